@@ -237,10 +237,6 @@ class QueueView:
         if self._held is not None:
             self._held = self._held[0] + len(payloads), self._held[1] + sum(map(len, payloads))
 
-    def count_again(self) -> None:
-        """Have the next `held` look at all records: some are planned without `count`."""
-        self._held = None
-
     def position_to_drop(self, records: int, size: int) -> int | None:
         """Return the position to truncate to so that at least *records* records and *size* bytes are dropped.
 
@@ -327,27 +323,27 @@ class QueueView:
 
 
 class PlannedSingles:
-    """The single records of a group whose queues no earlier command of the batch named.
+    """The records of a group for several queues, none of which has a view until a later command asks for one.
 
-    They have no views until a later command asks for one: most batches are such a group and nothing else.
+    Most batches are such a group and nothing else.
     """
 
-    def __init__(self, names: Sequence[str], distinct: AbstractSet[str], payloads: Sequence[bytes]) -> None:
+    def __init__(self, names: Sequence[str], distinct: AbstractSet[str], many: PlannedMany) -> None:
         self.distinct = distinct
+        self.many = many
         self._names = names
-        self._payloads = payloads
         self._by_name: dict[str, list[bytes]] | None = None
 
-    def view(self, queue: Queue) -> QueueView:
-        """Return *queue* as these records leave it."""
+    def add_to(self, view: QueueView, name: str) -> None:
+        """Add what is for this queue, if anything is, to its view."""
+        if name not in self.distinct:
+            return
         if self._by_name is None:
             self._by_name = {}
-            for name, payload in zip(self._names, self._payloads, strict=True):
-                self._by_name.setdefault(name, []).append(payload)
-        view = QueueView.of(queue)
-        for payload in self._by_name[queue.name]:
+            for each, payload in zip(self._names, self.many.payloads, strict=True):
+                self._by_name.setdefault(each, []).append(payload)
+        for payload in self._by_name[name]:
             view.add_single(payload)
-        return view
 
 
 def split_into_runs(first_position: int, payloads: Sequence[bytes]) -> list[Run]:
@@ -385,7 +381,6 @@ class Draft:
         self._next_id = max(queues.next_queue_id, ids_from)  # for queues and epochs
         self.queue_count = len(queues)
         self.consumer_count = queues.consumer_count + len(queues.rules.all)
-        self.limited: set[str] = set()  # those that the batch limits; some may not exist any more
         self.work = 0.0  # of consumers that rules create, and of comparing names with rules; in log records
 
     @cached_property
@@ -410,8 +405,9 @@ class Draft:
         queue = self.queues.get(name)
         if queue is None:
             return None
-        singles = next((each for each in self.singles if name in each.distinct), None)
-        view = self.views[name] = QueueView.of(queue) if singles is None else singles.view(queue)
+        view = self.views[name] = QueueView.of(queue)
+        for singles in self.singles:
+            singles.add_to(view, name)
         return view
 
     def not_found(self, name: str) -> RecordLogError:
@@ -439,12 +435,10 @@ class Draft:
         self.plan.records.append(Truncate(view.id, position))
         return self.count_removal()
 
-    def replace(self, view: QueueView, queue: str, record: Replacement) -> None:
+    def replace(self, view: QueueView, record: Replacement) -> None:
         """Plan another value of a queue's settings."""
         before = view.settings
         view.replace(record)
-        if view.settings.options.limits_appends():
-            self.limited.add(queue)
         self.plan.records.append(record)
         self.plan.more_table_bytes += max(view.settings.more_bytes() - before.more_bytes(), 0)
         self.plan.must_sync = True

@@ -6,17 +6,16 @@ itself changes only after the sync. So an outcome that rests on a command of the
 planned, "exists" for a queue just created) is reported after the sync as well, and fails with it.
 
 Appends are decided here; `limits` decides for queues that have options, and `queue` and `consumer` about all other
-commands. A group of single records is planned in the first of these ways that its records allow; only the last two look
-at each record:
+commands. A group of single records is planned in one of three ways:
 
-| the records | planned as |
+| the records are for | planned as |
 |---|---|
-| are all for one queue without limits | one run |
-| are all for one queue with limits or a seal | runs between the records that are refused (`plan_limited`) |
-| are for several queues, some with limits or a seal | a group per such queue, and one of all the others (`_apart`) |
-| are `RUN_RECORDS_MIN` per queue or more | one run per queue (`_as_runs`) |
-| are for queues that no earlier command of the batch named | one MANY, as they are (`_at_once`) |
-| are anything else | one MANY, record by record (`_one_by_one`) |
+| one queue without limits | one run |
+| one queue with limits or a seal, or at its last positions | runs between the refused records (`plan_limited`) |
+| several queues | one MANY, or one run per queue if they get `RUN_RECORDS_MIN` or more on average |
+
+Records for several queues are split if some of these do not exist, have limits, or were named by an earlier command of
+the batch that was no such group: what is for each of them is planned as for one queue (`_split`).
 """
 
 from __future__ import annotations
@@ -53,7 +52,6 @@ from mrecordlog_async.engine.planning.consumer import (
 )
 from mrecordlog_async.engine.planning.declared import plan_declare
 from mrecordlog_async.engine.planning.draft import (
-    REFUSED,
     CommandOutcome,
     Draft,
     Plan,
@@ -120,112 +118,72 @@ def plan_group(draft: Draft, group: AppendGroup) -> None:
     """Plan single records; those that cannot be stored are refused, each for itself."""
     queue = group.one_queue()
     if queue is None:
-        _to_several(draft, group)
+        _plan_several(draft, group)
         return
     view = draft.find(queue)
     if view is None:
         draft.refuse(group, draft.not_found(queue), queue)
-    elif view.settings is not PLAIN and view.settings.options.limits_appends():
+    elif _needs_a_look(view, len(group.payloads)):
         plan_limited(draft, group, queue, view)
-    elif view.next_position + len(group.payloads) - 1 > POSITION_MAX:
-        draft.refuse(group, LogFullError("positions", view.next_position, POSITION_MAX + 1), queue)
     else:
-        first = view.next_position
-        draft.store(view, first, group.payloads)
-        draft.plan.outcomes.append(CommandOutcome(group, first))
+        draft.plan.outcomes.append(CommandOutcome(group, view.next_position))
+        draft.store(view, view.next_position, group.payloads)
 
 
-def _to_several(draft: Draft, group: AppendGroup) -> None:
-    """Plan single records of several queues: as one MANY, or as runs where a queue gets many of them."""
+def _needs_a_look(view: QueueView, records: int) -> bool:
+    """Return whether some of so many records may be refused."""
+    if view.next_position + records - 1 > POSITION_MAX:
+        return True
+    return view.settings is not PLAIN and view.settings.options.limits_appends()
+
+
+def _plan_several(draft: Draft, group: AppendGroup) -> None:
+    """Plan single records of several queues: together, but for those of queues that need a look."""
     distinct = set(group.queues)
-    # Both sets: an earlier command of the batch may have given a queue its first limit.
-    limited = (distinct & draft.queues.limited) | (distinct & draft.limited)
-    if limited:
-        _apart(draft, group, limited)
-    elif len(distinct) * RUN_RECORDS_MIN <= len(group.queues):
-        _as_runs(draft, group)
-    elif not _at_once(draft, group, distinct):
-        _one_by_one(draft, group)
-
-
-def _at_once(draft: Draft, group: AppendGroup, distinct: set[str]) -> bool:
-    """Plan records without a look at each, if all their queues exist as they are in memory; return whether so."""
-    if len(draft.singles) == GROUPS_AT_ONCE:
-        return False
-    if not all(map(distinct.isdisjoint, [draft.views, *(singles.distinct for singles in draft.singles)])):
-        return False  # an earlier command of the batch names one of them
-    queues = draft.queues.get_all(group.queues)
+    apart = _to_be_looked_at(draft, distinct)
+    queues = draft.queues.get_all(group.queues) if not apart else None
     if queues is None:
-        return False
-    positions = list(map(_NEXT_POSITION, queues)) if len(distinct) == len(queues) else _next_positions(queues)
+        _split(draft, group, apart.union(name for name in distinct if draft.queues.get(name) is None))
+        return
+    is_plain = len(distinct) == len(queues) and not draft.singles
+    positions = list(map(_NEXT_POSITION, queues)) if is_plain else _next_positions(draft, queues)
     if max(positions) > POSITION_MAX:
-        return False
-    draft.plan.records.append(PlannedMany(list(map(_ID, queues)), positions, group.payloads))
+        _split(draft, group, {queue.name for queue, at in zip(queues, positions, strict=True) if at > POSITION_MAX})
+        return
+    if len(distinct) * RUN_RECORDS_MIN <= len(queues):
+        _as_runs(draft, group)
+    else:
+        many = PlannedMany(list(map(_ID, queues)), positions, group.payloads)
+        draft.plan.records.append(many)
+        draft.singles.append(PlannedSingles(group.queues, distinct, many))
     draft.plan.reserve = Reserve.NOTHING
     draft.plan.outcomes.append(CommandOutcome(group, positions))
-    draft.singles.append(PlannedSingles(group.queues, distinct, group.payloads))
-    return True
 
 
-def _one_by_one(draft: Draft, group: AppendGroup) -> None:
-    """Plan records as one MANY, and refuse those that cannot be stored."""
-    views = draft.views
-    ids: list[int] = []
-    stored: list[bytes] = []
-    positions: list[int] = []
-    for queue, payload in zip(group.queues, group.payloads, strict=True):
-        view = views.get(queue) or draft.find(queue)
-        if view is None or view.next_position > POSITION_MAX:
-            _refuse_single(draft, group.one(len(positions)), view)
-            positions.append(REFUSED)
-            continue
-        positions.append(view.add_single(payload))
-        ids.append(view.id)
-        stored.append(payload)
-    if stored:
-        given = positions if len(stored) == len(positions) else [each for each in positions if each != REFUSED]
-        draft.plan.records.append(PlannedMany(ids, given, stored))
-        draft.plan.reserve = Reserve.NOTHING
-    draft.plan.outcomes.append(CommandOutcome(group, positions))
+def _to_be_looked_at(draft: Draft, names: set[str]) -> set[str]:
+    """Return which of *names* have limits, or were looked at before; all, once many groups were planned without."""
+    if len(draft.singles) == GROUPS_AT_ONCE:
+        return names
+    return names & draft.queues.limited | names & draft.views.keys()
 
 
 def _as_runs(draft: Draft, group: AppendGroup) -> None:
-    """Plan single records of a few queues: those of one queue become one run."""
+    """Plan records of a few queues, all of which exist: those of one queue become one run."""
     runs: dict[str, list[bytes]] = {}
-    positions: list[int] = []
     for queue, payload in zip(group.queues, group.payloads, strict=True):
-        view = draft.views.get(queue) or draft.find(queue)
-        if view is None or view.next_position > POSITION_MAX:
-            _refuse_single(draft, group.one(len(positions)), view)
-            positions.append(REFUSED)
-            continue
-        positions.append(view.next_position)
-        payloads = runs.get(queue)
-        if payloads is None:
-            runs[queue] = payloads = []
-            draft.store(view, view.next_position, payloads)
-            view.count_again()  # the payloads follow
-        payloads.append(payload)
-        view.next_position += 1
-    draft.plan.outcomes.append(CommandOutcome(group, positions))
+        runs.setdefault(queue, []).append(payload)
+    for queue, payloads in runs.items():
+        view = draft.find(queue)
+        assert view is not None, "it takes records"
+        draft.store(view, view.next_position, payloads)
 
 
-def _refuse_single(draft: Draft, single: AppendGroup, view: QueueView | None) -> None:
-    """Refuse one record of a group; the others are planned."""
-    queue = single.queues[0]
-    if view is None:
-        error = draft.not_found(queue)
-    else:
-        error = LogFullError("positions", view.next_position, POSITION_MAX + 1)
-    draft.refuse(single, error, queue)
-
-
-def _apart(draft: Draft, group: AppendGroup, limited: set[str]) -> None:
-    """Plan the records of queues with options one by one, and the other records of the group as usual."""
+def _split(draft: Draft, group: AppendGroup, apart: set[str]) -> None:
+    """Plan the records of each queue in *apart* by themselves, and the others of the group together."""
     parts: dict[str | None, AppendGroup] = {}
     # Records of one queue stay in order. Those of several queues have no order among each other.
     for queue, payload, future in zip(group.queues, group.payloads, group.futures, strict=True):
-        part = parts.setdefault(queue if queue in limited else None, AppendGroup())
+        part = parts.setdefault(queue if queue in apart else None, AppendGroup())
         part.queues.append(queue)
         part.payloads.append(payload)
         part.futures.append(future)
@@ -233,9 +191,11 @@ def _apart(draft: Draft, group: AppendGroup, limited: set[str]) -> None:
         plan_group(draft, part)
 
 
-def _next_positions(queues: Sequence[Queue]) -> list[int]:
-    """Return a position for each of *queues*, in which a queue may stand more than once."""
+def _next_positions(draft: Draft, queues: Sequence[Queue]) -> list[int]:
+    """Return a position for each of *queues*, which may stand there, and in earlier groups, more than once."""
     following: dict[int, int] = {}
+    for singles in draft.singles:
+        following.update(zip(singles.many.ids, map((1).__add__, singles.many.positions), strict=True))
     positions = []
     for queue in queues:
         position = following.get(queue.id, queue.next_position)

@@ -120,7 +120,7 @@ def create_queue(draft: Draft, name: str, consumers: Collection[str], options: S
     for consumer in consumers:
         add_consumer(draft, view, consumer, 0)
     if options is not None and options != DEFAULT_OPTIONS:
-        draft.replace(view, name, SetOptions(queue_id, options))
+        draft.replace(view, SetOptions(queue_id, options))
 
 
 def consumers_by_rule(draft: Draft, queue: str) -> Collection[str]:
@@ -170,7 +170,7 @@ def plan_configure(draft: Draft, call: ConfigureQueue) -> None:
     elif (error := too_low(call.queue, view, wanted)) is not None:
         draft.refuse(call, error, call.queue)
     else:
-        draft.replace(view, call.queue, SetOptions(view.id, wanted))
+        draft.replace(view, SetOptions(view.id, wanted))
         call.reserve = Reserve.ALL if truncate_to_slowest(draft, view) else Reserve.NOTHING
         draft.leave(call.reserve)
         draft.plan.outcomes.append(CommandOutcome(call))
@@ -186,7 +186,7 @@ def plan_seal(draft: Draft, call: SealQueue) -> None:
     if before.flags & SEALED:
         draft.refuse(call, QueueSealedError(call.queue, view.next_position), call.queue)
         return
-    draft.replace(view, call.queue, SetOptions(view.id, before._replace(flags=before.flags | SEALED)))
+    draft.replace(view, SetOptions(view.id, before._replace(flags=before.flags | SEALED)))
     draft.leave(call.reserve)
     draft.plan.outcomes.append(CommandOutcome(call, view.next_position))
 
