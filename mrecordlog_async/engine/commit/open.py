@@ -32,7 +32,7 @@ from mrecordlog_async.model import TICK_NS, RecoveryReport
 from mrecordlog_async.recovery.beyond_memory import MemoryBounds, SegmentTooLargeError
 from mrecordlog_async.recovery.cleanup import remove_leftovers, zero_tail
 from mrecordlog_async.recovery.gathered_reader import GatheredReader
-from mrecordlog_async.recovery.places import PlacedStores
+from mrecordlog_async.recovery.positions import PositionStores
 from mrecordlog_async.recovery.recovered import ClockJump, RecoveredLog
 from mrecordlog_async.recovery.recovery import Progress, read_log
 from mrecordlog_async.recovery.replay import NewStores
@@ -251,7 +251,7 @@ def _complete_last_segment(directory: LockedDirectory, listing: Listing, options
         What followed the end of the log, and whether it does continue in a new segment: a full disk refuses one.
     """
     bounds = MemoryBounds(sys.maxsize, by_index=True, is_usual=True)
-    recovered = read_log(directory.log, listing, new_stores=PlacedStores, bounds=bounds)
+    recovered = read_log(directory.log, listing, new_stores=PositionStores, bounds=bounds)
     file = _take_over(directory, recovered)
     space = DiskSpace(directory, file, recovered, options.segment_bytes, options.disk_bytes_limit)
     journal = Journal(directory, file, recovered, space)
