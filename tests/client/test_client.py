@@ -591,20 +591,6 @@ async def test_times_are_those_of_the_log(served: Served) -> None:
             [record async for record in client.range("q", limit=-1)]
 
 
-async def test_a_full_log_is_waited_for(directory: Path) -> None:
-    """429 means later: an append succeeds after a truncate."""
-    limits = Limits(memory_bytes=30_000, pending_bytes=20_000, record_bytes=10_000)
-    async with serving(directory, limits=limits) as served, RecordLogClient(served.url) as client:
-        await client.create_queue("q")
-        for _ in range(2):
-            await client.append_record("q", None, bytes(10_000))
-        waiting = asyncio.create_task(client.append_record("q", None, bytes(10_000)))
-        while not served.service.problems.get(429):
-            await asyncio.sleep(0.001)
-        await served.log.truncate("q", 1)
-        assert await waiting == 2
-
-
 async def test_an_empty_record_is_sent_with_its_length(directory: Path) -> None:
     """The service takes a body without bytes for a record only if the request says `Content-Length: 0`."""
     async with serving(directory) as served, RecordLogClient(served.url) as client:
@@ -614,20 +600,6 @@ async def test_an_empty_record_is_sent_with_its_length(directory: Path) -> None:
         async with client.producer("q") as producer:
             await producer.append_record(b"")
         assert [record.payload for record in served.log.range("q")] == [b""] * 5
-
-
-@faces
-async def test_a_service_with_a_token_admits_who_has_it(face: Face, directory: Path) -> None:
-    """And nobody else."""
-    token = "0123456789abcdef"
-    async with (
-        serving(directory, ServiceOptions(tokens=frozenset({token.encode()}))) as served,
-        face(served.url, token=token) as client,
-        face(served.url) as stranger,
-    ):
-        assert await client.create_queue("q")
-        with pytest.raises(ServiceError, match="token"):
-            await stranger.list_queues()
 
 
 async def test_waiting_for_a_service_that_does_not_become_ready_says_why(directory: Path) -> None:

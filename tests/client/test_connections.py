@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from base64 import b64encode
 from pathlib import Path
 from typing import Any
@@ -97,10 +98,18 @@ async def test_a_connection_with_more_than_the_response_is_not_used_again(face: 
 
 
 @faces
-async def test_a_refusal_arrives_though_nobody_reads_the_rest_of_the_body(face: Face) -> None:
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "TLS"])
+async def test_a_refusal_arrives_though_nobody_reads_the_rest_of_the_body(
+    face: Face, secure: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A proxy may respond so and leave the connection open, which is not used again: half a request is on it."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    if secure:
+        cert, key = await asyncio.to_thread(make_certificate, tmp_path)
+        context.load_cert_chain(cert, key)
+        monkeypatch.setenv("SSL_CERT_FILE", str(cert))
     refusal = Step(413, b"", early=True)
-    async with scripted([], last=refusal) as server, face(server.url) as client:
+    async with scripted([], last=refusal, tls=context if secure else None) as server, face(server.url) as client:
         for _ in range(2):
             refused = await outcome(client.append("q", bytes(50_000_000)))
             assert isinstance(refused, ServiceError) and "client_max_body_size" in str(refused)
@@ -237,12 +246,21 @@ async def test_the_path_of_a_url_is_percent_encoded(face: Face, prefix: str) -> 
 
 
 @faces
-@pytest.mark.parametrize(("user", "sent"), [("u", b"u:"), ("u:", b"u:"), ("u:p%40q", b"u:p@q"), ("u:é", b"u:\xe9")])
-async def test_a_user_in_the_url_is_sent(face: Face, user: str, sent: bytes) -> None:
+@pytest.mark.parametrize(
+    ("user", "token", "sent"),
+    [
+        ("", "0123456789abcdef", b"Bearer 0123456789abcdef"),
+        ("u@", None, b"Basic " + b64encode(b"u:")),
+        ("u:@", None, b"Basic " + b64encode(b"u:")),
+        ("u:p%40q@", None, b"Basic " + b64encode(b"u:p@q")),
+        ("u:é@", None, b"Basic " + b64encode(b"u:\xe9")),
+    ],
+)
+async def test_every_request_says_who_sends_it(face: Face, user: str, token: str | None, sent: bytes) -> None:
     """RFC 7617: a colon ends the user, even if there is no password. The header Host has neither."""
-    async with scripted([]) as server, face(server.url.replace("//", f"//{user}@")) as client:
+    async with scripted([]) as server, face(server.url.replace("//", f"//{user}"), token=token) as client:
         await client.append("q", b"a")
-        assert b"\r\nAuthorization: Basic " + b64encode(sent) + b"\r\n" in server.heads[0]
+        assert b"\r\nAuthorization: " + sent + b"\r\n" in server.heads[0]
         assert b"\r\nHost: " + server.url.removeprefix("http://").encode() + b"\r\n" in server.heads[0]
 
 
