@@ -106,18 +106,20 @@ class _SocketConnection:
 
     def _send(self, request: Sequence[bytes | memoryview], exchange: Exchange, end: float) -> bool:
         """Return whether all of it was sent: a service may refuse a body, and read no more of it."""
+        ready = select.POLLOUT  # a connection takes the first bytes: waiting for that would cost each call a poll
         try:
             for piece in request:
                 left = memoryview(piece)
                 while left:
                     # No deadline for silence: nothing need arrive before all is sent, however long that takes.
-                    ready = self._wait(select.POLLIN | select.POLLOUT, left_until(end, clock()))
+                    ready = ready or self._wait(select.POLLIN | select.POLLOUT, left_until(end, clock()))
                     if ready & ~select.POLLOUT:
                         self._receive(exchange)
                     if exchange.is_whole:
                         return False
                     if ready & select.POLLOUT:
                         left = left[self._attempt(self._plug.send, left) or 0 :]
+                    ready = 0
         except CLOSED_BY_PEER as error:
             if not has_failed(error):
                 raise
@@ -147,7 +149,9 @@ class _SocketConnection:
         if isinstance(self._plug, ssl.SSLSocket) and self._plug.pending():
             return select.POLLIN  # received and decrypted before: the socket itself has nothing
         self._poll.modify(self._plug, events)
-        return next((ready for _, ready in self._poll.poll(1_000 * seconds)), 0)
+        for _, ready in self._poll.poll(1_000 * seconds):
+            return ready
+        return 0
 
     def close(self) -> None:
         """Close it."""
