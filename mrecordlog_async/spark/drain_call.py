@@ -143,6 +143,11 @@ class DrainOptions:
             return None
         return ANY.join(re.sub(r"\\(.)", r"\1", part) for part in parts)
 
+    def held_by(self, owner: str) -> ConsumerOfDrain:
+        """Return the consumer that *owner* holds."""
+        assert self.consumer is not None, "the drain is one"
+        return ConsumerOfDrain(self.consumer, owner, self.rule(), self.take_over)
+
     def settings(self) -> DrainSettings:
         """Return what the loop does."""
         return DrainSettings(
@@ -218,14 +223,30 @@ def drain(
         RecordLogError: what the loop and the output raise (`Drain.follow`, `DeltaOutput.open`).
     """
     options.check()
-    begun, output = time.monotonic(), _output(options, session, report)
+    begun, given, output = time.monotonic(), parse_servers(options.servers), _output(options, session, report)
     output.open()
-    rule = (
-        ConsumerOfDrain(options.consumer, output.owner, options.rule(), options.take_over) if options.consumer else None
-    )
-    servers = ServerSet(parse_servers(options.servers), options.tokens, rule)
-    run, cores = _runner(options, session)
-    job = Drain(servers, output, run, options.settings(), cores=cores, report=report)
+    try:
+        consumer = options.held_by(output.owner) if options.consumer is not None else None
+        servers = ServerSet(given, options.tokens, consumer)
+        run, cores = _runner(options, session)
+        job = Drain(servers, output, run, options.settings(), cores=cores, report=report)
+        _follow(job, servers, options, report, stopped, pause)
+    finally:
+        output.close()
+    totals, trouble = job.totals, job.trouble
+    seconds = time.monotonic() - begun
+    return DrainSummary(totals.batches, totals.records, totals.rows, seconds, job.backlog, trouble.down, trouble.held)
+
+
+def _follow(
+    job: Drain,
+    servers: ServerSet,
+    options: DrainOptions,
+    report: Callable[[str], None],
+    stopped: Callable[[], bool],
+    pause: Callable[[float], None],
+) -> None:
+    """Run *job*, and serve its metrics meanwhile."""
 
     def connect(endpoint: Endpoint) -> LogServer:
         return servers.server(endpoint, seconds=SCRAPE_SECONDS)
@@ -238,10 +259,6 @@ def drain(
             job.follow(options.every_seconds, stopped, pause)
     finally:
         job.close()
-        output.close()
-    totals, trouble = job.totals, job.trouble
-    seconds = time.monotonic() - begun
-    return DrainSummary(totals.batches, totals.records, totals.rows, seconds, job.backlog, trouble.down, trouble.held)
 
 
 def _output(options: DrainOptions, session: SparkSession | None, report: Callable[[str], None]) -> DeltaOutput:
