@@ -20,7 +20,7 @@ from mrecordlog_async.patterns import ANY
 from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.spark.consuming import ConsumerOfDrain
 from mrecordlog_async.spark.delta_output import DeltaOutput
-from mrecordlog_async.spark.drain_loop import BYTES, RECORDS, Drain, DrainSettings
+from mrecordlog_async.spark.drain_loop import Drain
 from mrecordlog_async.spark.drain_metrics import DrainLag, metrics_served
 from mrecordlog_async.spark.log_server import LogServer
 from mrecordlog_async.spark.planning import Includes, everything
@@ -36,6 +36,7 @@ from mrecordlog_async.spark.runners import (
 )
 from mrecordlog_async.spark.server_set import ServerSet
 from mrecordlog_async.spark.settings.option_values import parse_servers
+from mrecordlog_async.spark.surveying import BYTES, RECORDS, DrainSettings
 from mrecordlog_async.spark.table_files import TableFiles
 
 if TYPE_CHECKING:

@@ -15,11 +15,12 @@ from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.spark import delta_output, table_files
 from mrecordlog_async.spark.consuming import ConsumerHolder, ConsumerOfDrain
 from mrecordlog_async.spark.delta_output import DeltaOutput
-from mrecordlog_async.spark.drain_loop import Drain, DrainSettings
+from mrecordlog_async.spark.drain_loop import Drain
 from mrecordlog_async.spark.log_server import LogServer, ReadTask
 from mrecordlog_async.spark.output import RowWriter, WrittenFile
 from mrecordlog_async.spark.runners import in_process, row_schema
 from mrecordlog_async.spark.server_set import ServerSet
+from mrecordlog_async.spark.surveying import DrainSettings
 from mrecordlog_async.spark.table_files import TableFiles
 from tests.spark.services import ThreadedService, numbered
 

@@ -11,14 +11,15 @@ import pytest
 
 from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.servers.names import Endpoint
-from mrecordlog_async.spark import drain_loop
-from mrecordlog_async.spark.drain_loop import Drain, DrainSettings, ServersHeldError
+from mrecordlog_async.spark import drain_loop, surveying
+from mrecordlog_async.spark.drain_loop import Drain, ServersHeldError
 from mrecordlog_async.spark.log_server import LogServer, ReadTask
 from mrecordlog_async.spark.losses import ForgetError, UnreadLossError
 from mrecordlog_async.spark.output import BatchFailedError, OutputRefusedError, RowWriter, WrittenFile
 from mrecordlog_async.spark.runners import in_process
 from mrecordlog_async.spark.server_set import ServerSet
 from mrecordlog_async.spark.services.connection import ServerDownError
+from mrecordlog_async.spark.surveying import DrainSettings
 from tests.serving import free_port
 from tests.spark.conftest import NewService
 from tests.spark.draining import Draining, columns, drain_all, expected, table_rows
@@ -91,7 +92,8 @@ def test_only_subscribed_queues_are_read(service: ThreadedService, table: Path) 
 def test_a_batch_waits_for_records(service: ThreadedService, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a least number, a batch waits until it has that many, or the first of them has waited long enough."""
     now = [100.0]
-    monkeypatch.setattr(drain_loop, "_clock", lambda: now[0])
+    for module in (drain_loop, surveying):
+        monkeypatch.setattr(module, "_clock", lambda: now[0])
     process = Draining({"s": service}, table, min_records=20, max_delay_seconds=60)
     feed(service, "q", 0, 10)
     assert process.step() == 0
@@ -274,7 +276,8 @@ def test_a_server_that_is_down_does_not_stop_the_others(
 ) -> None:
     """It is reported, and read on when it responds."""
     now = [100.0]
-    monkeypatch.setattr(drain_loop, "_clock", lambda: now[0])
+    for module in (drain_loop, surveying):
+        monkeypatch.setattr(module, "_clock", lambda: now[0])
     one, two = new_service(), new_service()
     feed(one, "q", 0, 5)
     feed(two, "r", 0, 5)
@@ -331,7 +334,7 @@ def test_a_server_that_hangs_delays_one_batch(
     new_service: NewService, table: Path, slow_listing: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others wait for it once, and go on without it."""
-    monkeypatch.setattr(drain_loop, "WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(surveying, "WAIT_SECONDS", 0.05)
     one, two = new_service(), new_service()
     feed(one, "q", 0, 5)
     process = Draining({"a": one, "b": two}, table)
@@ -340,7 +343,7 @@ def test_a_server_that_hangs_delays_one_batch(
     feed(one, "q", 5, 10)
     assert process.all() == 5
     assert "does not respond in time" in process.drain.trouble.down["b"]
-    monkeypatch.setattr(drain_loop, "WAIT_SECONDS", 600.0)  # it is waited for no more
+    monkeypatch.setattr(surveying, "WAIT_SECONDS", 600.0)  # it is waited for no more
     feed(one, "q", 10, 15)
     assert process.all() == 5
 
@@ -350,7 +353,8 @@ def test_a_run_that_ends_waits_for_a_server(
 ) -> None:
     """A server that was reached is waited for until it has been down for two minutes."""
     now = [100.0]
-    monkeypatch.setattr(drain_loop, "_clock", lambda: now[0])
+    for module in (drain_loop, surveying):
+        monkeypatch.setattr(module, "_clock", lambda: now[0])
     one, two = new_service(), new_service()
     feed(two, "r", 0, 5)
     feed(one, "q", 0, 5)

@@ -14,10 +14,11 @@ from deltalake import DeltaTable
 from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.spark.consuming import ConsumerOfDrain
 from mrecordlog_async.spark.delta_output import DeltaOutput
-from mrecordlog_async.spark.drain_loop import Drain, DrainSettings
+from mrecordlog_async.spark.drain_loop import Drain
 from mrecordlog_async.spark.output import OutputRefusedError
 from mrecordlog_async.spark.runners import in_process, row_schema
 from mrecordlog_async.spark.server_set import ServerSet
+from mrecordlog_async.spark.surveying import DrainSettings
 from mrecordlog_async.spark.table_files import TableFiles
 from tests.compatibility.pipeline import PLACE, READ, payloads, rename_place
 from tests.compatibility.record import DATA

@@ -1,0 +1,204 @@
+"""Surveys the servers of a drain or a stream, again and again: what each has, and which of them to leave out.
+
+All are asked at once, each in its own thread. One that is down or slow is left out of a batch until it responds. What
+the logs have shown decides which of them may be read (`losses`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
+
+from mrecordlog_async.spark.log_server import LogListing
+from mrecordlog_async.spark.losses import Standing, arrange, held_back
+from mrecordlog_async.spark.planning import Ends, Includes, Survey, Wish, everything
+from mrecordlog_async.spark.server_set import ServerSet
+from mrecordlog_async.spark.server_thread import ServerThread
+from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.state import DrainState, LogState
+
+logger = logging.getLogger("mrecordlog_async.spark")
+
+RECORDS, BYTES = 1_000_000, 256 << 20
+"""A batch has at most this many records, and payload bytes."""
+
+WAIT_SECONDS = 1.0
+"""How long the others wait for a server that does not respond in time."""
+
+FIRST_WAIT_SECONDS = 25.0
+"""The same, where none has responded yet: it is longer than what a request may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainSettings:
+    """What a drain does.
+
+    Attributes:
+        records: Records of a batch at most.
+        bytes: Their payload bytes at most.
+        includes: Whether a queue is subscribed.
+        truncate: Release what is stored.
+        allow_loss: Continue where records were removed before they were stored.
+        accept_went_back: Store all of a log again that went back.
+        forget: Logs that are lost for good, by the first digits of their ids.
+        skip_down: Start and end without servers that are down.
+        min_records: Wait until a batch has this many records …
+        max_delay_seconds: … or the first of them has waited for this long.
+    """
+
+    records: int = RECORDS
+    bytes: int = BYTES
+    includes: Includes = everything
+    truncate: bool = True
+    allow_loss: bool = False
+    accept_went_back: bool = False
+    forget: tuple[str, ...] = ()
+    skip_down: bool = False
+    min_records: int = 1
+    max_delay_seconds: float = 60.0
+
+
+@dataclass(slots=True)
+class Trouble:
+    """Servers that are left out, each with the reason."""
+
+    down: dict[str, str] = field(default_factory=dict)
+    held: dict[str, str] = field(default_factory=dict)
+
+
+class Surveyor:
+    """The servers of one drain or stream. For one thread.
+
+    Attributes:
+        settings: What may be read.
+        trouble: Which servers are left out now.
+        backlog: About how many records of each server are not stored, as of the last look.
+        threads: The servers, by name.
+        ends: Where a run ends that reads what the logs held at its start; None for one that does not end.
+    """
+
+    def __init__(self, servers: ServerSet, settings: DrainSettings, report: Callable[[str], None]) -> None:
+        """Request nothing yet. report: called with a sentence for people."""
+        self.settings, self._servers, self._report = settings, servers, report
+        self.trouble, self.backlog = Trouble(), dict[str, int]()
+        self.threads = dict[str, ServerThread]()
+        self.ends: Ends | None = None
+        self._has_begun = False
+
+    def look(self, state: DrainState) -> tuple[dict[str, Survey], dict[str, str]]:
+        """Survey all servers at once; return what those have that responded in time, and why others are left out.
+
+        Raises:
+            ServerDownError, ServiceRefusedError: a server that was never read does not respond at the start.
+        """
+        now = _clock()
+        self.threads = {each.server.name: each for each in self._servers()}
+        asked = {name: each.asked(state, self._wish(name), now) for name, each in self.threads.items()}
+        waited = [job for name, job in asked.items() if job is not None and not self.threads[name].is_late]
+        wait(waited, FIRST_WAIT_SECONDS if not self._has_begun else WAIT_SECONDS)
+        found, down = dict[str, Survey](), dict(self._servers.unfound)
+        for name, job in asked.items():
+            thread = self.threads[name]
+            if job is None:
+                down[name] = self.trouble.down.get(name, "it does not respond")
+            elif not job.done():
+                thread.is_late = True
+                down[name] = "it does not respond in time"
+            else:
+                thread.taken()
+                self._take(thread, job, state, found, down)
+        self._has_begun = True
+        return found, down
+
+    def _take(
+        self,
+        thread: ServerThread,
+        job: Future[Survey],
+        state: DrainState,
+        found: dict[str, Survey],
+        down: dict[str, str],
+    ) -> None:
+        name = thread.server.name
+        try:
+            result = job.result()
+        except (ServerDownError, ServiceRefusedError) as error:
+            is_known = any(each.server == name for each in state.logs.values())
+            if not self._has_begun and not is_known and not self.settings.skip_down:
+                raise  # its address may be wrong
+            thread.absence.begin(_clock())
+            down[name] = error.reason
+            return
+        thread.absence.end()
+        thread.reached = True
+        if result.known is state.logs.get(result.listing.log):
+            found[name] = result  # otherwise it was made from an older state: the next step has a new one
+
+    def _wish(self, name: str) -> Wish:
+        """Return what may be planned of one server: its share of the limits, by what each had at the last look."""
+        settings, total = self.settings, sum(self.backlog.values())
+        share = self.backlog.get(name, 0) / total if total else 1.0 / max(1, len(self.threads))
+        return Wish(
+            max(1, round(settings.records * share)),
+            max(1, round(settings.bytes * share)),
+            settings.includes,
+            settings.accept_went_back,
+            self.ends,
+        )
+
+    def readable(self, state: DrainState, surveys: Mapping[str, Survey], down: dict[str, str]) -> dict[str, Survey]:
+        """Return the surveys of logs that may be read; report servers that are left out from now on, or are back."""
+        standing = arrange(state, {name: each.listing for name, each in surveys.items()})
+        found = self._intact(surveys, standing)
+        self._note(Trouble(down, standing.held))
+        self.backlog = {name: each.backlog for name, each in surveys.items()}
+        return found
+
+    def _intact(self, surveys: Mapping[str, Survey], standing: Standing) -> dict[str, Survey]:
+        """Return the surveys of logs that may be read; note in *standing* those that went back."""
+        found = {}
+        for log, name in standing.servers.items():
+            each = surveys[name]
+            assert each.listing.log == log, "it was arranged by its log"
+            if each.evidence:
+                standing.held[name] = held_back(each.evidence)
+            else:
+                found[name] = each
+        return found
+
+    def _note(self, now: Trouble) -> None:
+        for words, before, after in (
+            ("is down, the others continue", self.trouble.down, now.down),
+            ("is HELD BACK", self.trouble.held, now.held),
+        ):
+            for name in sorted(after.keys() - before.keys()):
+                self._report(f"server {name!r} {words}: {after[name]}")
+        for name in sorted(self.trouble.down.keys() - now.down.keys()):
+            self._report(f"server {name!r} responds again")
+        self.trouble = now
+
+    def release(self, stored: Mapping[str, tuple[LogListing, LogState | None]]) -> None:
+        """Truncate or acknowledge what is stored, in the threads of the servers; the next batch repeats a failure."""
+        if not self.settings.truncate:
+            return
+        jobs = dict[Future[None], str]()
+        for name, (listing, state) in stored.items():
+            job = None if state is None else self.threads[name].release(listing, state, _clock())
+            if job is not None:
+                jobs[job] = name
+        for job in wait(jobs, WAIT_SECONDS).done:
+            error = job.exception()
+            if isinstance(error, ServerDownError | ServiceRefusedError):
+                self._report(f"server {jobs[job]!r} was not truncated, which the next batch does: {error}")
+            elif error is not None:
+                raise error
+
+    def close(self) -> None:
+        """End the threads."""
+        for each in self.threads.values():
+            each.close()
+
+
+_clock: Callable[[], float] = time.monotonic
