@@ -15,9 +15,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.spark.log_server import ReadTask
-from mrecordlog_async.spark.losses import UnreadLossError, forgotten
+from mrecordlog_async.spark.losses import ServersHeldError, UnreadLossError, forgotten
 from mrecordlog_async.spark.output import BatchFailedError, Output, RowWriter, WrittenFile
 from mrecordlog_async.spark.planning import PlannedBatch, Survey, batch_of
 from mrecordlog_async.spark.server_set import ServerSet
@@ -37,10 +36,6 @@ FAILURES_MAX = 3
 """Batches that may fail in a row in a run that ends."""
 
 RETRY_SECONDS_MAX = 10.0
-
-
-class ServersHeldError(RecordLogError):
-    """All logs are held back, so nothing can be drained."""
 
 
 @dataclass(slots=True)
@@ -95,7 +90,7 @@ class Drain:
 
     @property
     def backlog(self) -> dict[str, int]:
-        """About how many records of each server are not stored, as of the last look."""
+        """About how many records of each server the batch of the last look leaves."""
         return self._logs.backlog
 
     # One batch.
@@ -163,7 +158,7 @@ class Drain:
         if self._waits_since is None:
             self._waits_since = now
         is_full = batch.records >= settings.records or batch.bytes >= settings.bytes
-        is_cut = sum(self.backlog.values()) > batch.records
+        is_cut = any(self.backlog.values())
         has_waited = now - self._waits_since >= settings.max_delay_seconds
         is_due = self._logs.ends is not None or is_full or is_cut or has_waited or batch.records >= settings.min_records
         if is_due:

@@ -40,6 +40,10 @@ class UnreadLossError(RecordLogError):
     """Records were removed from a log before they were stored."""
 
 
+class ServersHeldError(RecordLogError):
+    """All logs are held back, so nothing can be read."""
+
+
 class ForgetError(RecordLogError, ValueError):
     """The log to forget is served, is unknown, or is not the only one with these digits."""
 

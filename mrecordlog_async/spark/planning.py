@@ -202,17 +202,17 @@ def due_of(stored: LogState, listing: LogListing) -> list[TruncateOne]:
     ]
 
 
-def tasks_of(found: Survey, cores: int) -> list[ReadTask]:
-    """Divide the ranges of *found* among tasks of about the same cost, at most about *cores*."""
-    costs = [each.bytes + each.records * RECORD_COST for each in found.ranges]
+def split(server: LogServer, log: str, ranges: Sequence[ReadRange], cores: int) -> list[ReadTask]:
+    """Divide *ranges* among tasks of about the same cost, at most about *cores*."""
+    costs = [each.bytes + each.records * RECORD_COST for each in ranges]
     target, cost, groups = max(sum(costs) // max(cores, 1), TASK_COST), 0, list[list[ReadRange]]()
-    for each, its_cost in zip(found.ranges, costs, strict=True):
+    for each, its_cost in zip(ranges, costs, strict=True):
         if not groups or cost >= target:
             groups.append([])
             cost = 0
         groups[-1].append(each)
         cost += its_cost
-    return [found.server.task(found.listing.log, group) for group in groups]
+    return [server.task(log, group) for group in groups]
 
 
 @dataclass(slots=True)
@@ -244,7 +244,7 @@ class PlannedBatch:
 
     def tasks(self, cores: int) -> list[ReadTask]:
         """Divide it among tasks."""
-        return [task for each in self.surveys for task in tasks_of(each, cores)]
+        return [task for each in self.surveys for task in split(each.server, each.listing.log, each.ranges, cores)]
 
 
 def batch_of(state: DrainState, surveys: Sequence[Survey], records: int | None, size: int | None) -> PlannedBatch:

@@ -75,8 +75,9 @@ class Surveyor:
     Attributes:
         settings: What may be read.
         trouble: Which servers are left out now.
-        backlog: About how many records of each server are not stored, as of the last look.
+        backlog: About how many records of each server the batch of the last look leaves.
         threads: The servers, by name.
+        limits: Records of a batch at most, and their payload bytes.
         ends: Where a run ends that reads what the logs held at its start; None for one that does not end.
     """
 
@@ -86,6 +87,7 @@ class Surveyor:
         self.trouble, self.backlog = Trouble(), dict[str, int]()
         self.threads = dict[str, ServerThread]()
         self.ends: Ends | None = None
+        self.limits: tuple[int | None, int | None] = (settings.records, settings.bytes)
         self._has_begun = False
 
     def look(self, state: DrainState) -> tuple[dict[str, Survey], dict[str, str]]:
@@ -137,23 +139,21 @@ class Surveyor:
             found[name] = result  # otherwise it was made from an older state: the next step has a new one
 
     def _wish(self, name: str) -> Wish:
-        """Return what may be planned of one server: its share of the limits, by what each had at the last look."""
-        settings, total = self.settings, sum(self.backlog.values())
-        share = self.backlog.get(name, 0) / total if total else 1.0 / max(1, len(self.threads))
-        return Wish(
-            max(1, round(settings.records * share)),
-            max(1, round(settings.bytes * share)),
-            settings.includes,
-            settings.accept_went_back,
-            self.ends,
-        )
+        """Return what may be planned of one server: its share of the limits, by what each had left at the last look.
+
+        A server that had nothing left may have something now. The batch as a whole keeps the limits.
+        """
+        settings, total, count = self.settings, sum(self.backlog.values()), max(1, len(self.threads))
+        share = max(self.backlog.get(name, 0) / total if total else 1.0 / count, 0.5 / count)
+        records, size = (each and max(1, round(each * share)) for each in self.limits)
+        return Wish(records, size, settings.includes, settings.accept_went_back, self.ends)
 
     def readable(self, state: DrainState, surveys: Mapping[str, Survey], down: dict[str, str]) -> dict[str, Survey]:
         """Return the surveys of logs that may be read; report servers that are left out from now on, or are back."""
         standing = arrange(state, {name: each.listing for name, each in surveys.items()})
         found = self._intact(surveys, standing)
         self._note(Trouble(down, standing.held))
-        self.backlog = {name: each.backlog for name, each in surveys.items()}
+        self.backlog = {name: max(0, each.backlog - each.records) for name, each in surveys.items()}
         return found
 
     def _intact(self, surveys: Mapping[str, Survey], standing: Standing) -> dict[str, Survey]:

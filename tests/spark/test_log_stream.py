@@ -1,0 +1,261 @@
+"""A stream whose offset is the positions of all queues: nothing is read twice or left out."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mrecordlog_async.options import QueueOptions
+from mrecordlog_async.spark import log_stream
+from mrecordlog_async.spark.losses import ServersHeldError, UnreadLossError
+from mrecordlog_async.spark.services.connection import ServerDownError
+from mrecordlog_async.spark.settings.options import Options
+from tests.compatibility.pipeline import BATCH, PLACE, READ, payloads, rename_place
+from tests.compatibility.record import DATA
+from tests.spark.conftest import NewService
+from tests.spark.query import EarlierQuery, Query, Row, rows_of
+from tests.spark.services import ThreadedService, numbered
+
+pytest.importorskip("pyspark.sql.streaming.datasource", exc_type=ImportError)
+
+
+class StreamQuery(Query):
+    """Plays Spark 4.2 and later."""
+
+    def _reader(self) -> Any:
+        return log_stream.LogStream42(Options.parse(self.options))
+
+
+class EarlierStreamQuery(EarlierQuery):
+    """Plays Spark 4.0 and 4.1."""
+
+    def __init__(self, servers: str, place: Path, **options: str) -> None:
+        super().__init__(servers, place, **options)
+        self.reader.stop()
+        self.reader = self._made()
+
+    def _made(self) -> Any:
+        return log_stream.StartlessLogStream(Options.parse(self.options))
+
+    def restart(self) -> None:
+        self.reader.stop()
+        self.reader = self._made()
+        if (newest := self._newest("offsets")) >= 0:
+            assert self.reader.partitions(self.end(newest), self.end(newest)) == []
+
+
+def feed(service: ThreadedService, queue: str, start: int, stop: int) -> None:
+    service.append(queue, numbered(queue, start, stop))
+
+
+def test_a_stream_reads_everything_once(new_service: NewService) -> None:
+    """Within its limits, from several servers, and what is created later from its first record."""
+    a, b = new_service(), new_service()
+    feed(a, "q", 0, 50)
+    feed(b, "r", 0, 30)
+    query = StreamQuery(f"a={a.url},b={b.url}", maxRecordsPerTrigger="20")
+    query.drain()
+    assert query.batches >= 4
+    feed(a, "later", 0, 5)
+    feed(a, "q", 50, 60)
+    query.drain()
+    assert sorted(query.rows) == sorted(
+        [*rows_of("a", "q", 0, 60), *rows_of("b", "r", 0, 30), *rows_of("a", "later", 0, 5)]
+    )
+    assert not query.step()
+
+
+def test_a_run_ends_with_what_was_there_at_its_start(service: ThreadedService) -> None:
+    """`availableNow`: what is appended meanwhile belongs to the next run."""
+    feed(service, "q", 0, 20)
+    query = StreamQuery(service.url, maxRecordsPerTrigger="5")
+    query.restart()
+    query.reader.prepareForTriggerAvailableNow()
+    while query.step():
+        feed(service, "q", 20 + 5 * query.batches, 25 + 5 * query.batches)
+    assert query.rows == rows_of("default", "q", 0, 20)
+
+
+@pytest.mark.parametrize("recreated", [False, True])
+def test_a_batch_that_runs_again_has_the_same_records(service: ThreadedService, recreated: bool) -> None:
+    """Although queues were added and records appended; also what is new in it."""
+    feed(service, "q", 0, 10)
+    query = StreamQuery(service.url)
+    query.step(die_before_commit=True)
+    feed(service, "q", 10, 20)
+    feed(service, "new", 0, 5)
+    query.step()
+    assert query.rows == rows_of("default", "q", 0, 10)
+    query.drain()
+    assert sorted(query.rows) == sorted([*rows_of("default", "q", 0, 20), *rows_of("default", "new", 0, 5)])
+    if recreated:
+        service.delete("new")
+        feed(service, "new", 0, 3)
+        query.step(die_before_commit=True)
+        feed(service, "new", 3, 6)
+        query.drain()
+        assert sorted(query.rows)[5:11] != [] and len(query.rows) == 25 + 6
+
+
+def test_records_that_a_batch_needs_again_are_missed(service: ThreadedService) -> None:
+    """It fails, until it is accepted that they are lost."""
+    feed(service, "q", 0, 10)
+    query = StreamQuery(service.url)
+    query.step(die_before_commit=True)
+    service.truncate("q", 3)
+    with pytest.raises(UnreadLossError, match="positions 0 to 9 are no longer there"):
+        query.step()
+    query.options["failOnDataLoss"] = "false"
+    query.restart()
+    query.step()
+    assert query.rows == rows_of("default", "q", 0, 10)[4:]
+
+
+def test_truncate_follows_the_checkpoint(service: ThreadedService) -> None:
+    """What a batch has read stays until Spark has committed it."""
+    feed(service, "q", 0, 10)
+    query = StreamQuery(service.url, truncate="true")
+    query.step()
+    assert service.positions("q") == (0, 10)
+    feed(service, "q", 10, 15)
+    query.step(die_before_commit=True)
+    assert service.positions("q") == (10, 15)
+    query.drain()
+    assert not query.step()
+    assert service.positions("q") == (15, 15) and query.rows == rows_of("default", "q", 0, 15)
+
+
+def test_a_stream_may_be_a_consumer(service: ThreadedService) -> None:
+    """It acknowledges what the checkpoint has committed."""
+    service.call(service.log.create_queue("q", options=QueueOptions(keep="until_acknowledged")))
+    feed(service, "q", 0, 10)
+    owner = "00000000-0000-0000-0000-000000000001"
+    query = StreamQuery(service.url, consumer="lake", consumerOwner=owner)
+    query.drain()
+    assert not query.step()
+    assert service.positions("q") == (10, 10) and query.rows == rows_of("default", "q", 0, 10)
+
+
+@pytest.mark.parametrize("recreated", [False, True])
+def test_unread_records_of_a_deleted_queue_are_a_loss(service: ThreadedService, recreated: bool) -> None:
+    """The query fails until that is accepted."""
+    feed(service, "q", 0, 10)
+    query = StreamQuery(service.url)
+    query.step()
+    feed(service, "q", 10, 12)
+    service.delete("q")
+    if recreated:
+        feed(service, "q", 0, 2)
+    with pytest.raises(UnreadLossError, match="positions 10 to 11 were not stored"):
+        query.step()
+    query.options["failOnDataLoss"] = "false"
+    query.restart()
+    query.drain()
+    assert len(query.rows) == (12 if recreated else 10)
+
+
+def test_a_log_that_went_back_is_held_back(new_service: NewService, tmp_path: Path) -> None:
+    """The others are read on; without any other, the query fails."""
+    one, other = new_service(), new_service()
+    feed(one, "q", 0, 10)
+    one.keep_copy(tmp_path / "copy")
+    feed(one, "q", 10, 20)
+    query, alone = StreamQuery(f"a={one.url},b={other.url}"), StreamQuery(f"a={one.url}")
+    query.step()
+    alone.step()
+    one.go_back(tmp_path / "copy")
+    feed(other, "r", 0, 3)
+    query.step()
+    assert query.rows == [*rows_of("a", "q", 0, 20), *rows_of("b", "r", 0, 3)]
+    with pytest.raises(ServersHeldError, match="it went back"):
+        alone.step()
+
+
+def test_a_server_that_is_down_fails_the_query_unless_it_is_skipped(new_service: NewService) -> None:
+    """Watermarks are the reason to wait for it; `false` continues without it."""
+    one, two = new_service(), new_service()
+    feed(one, "q", 0, 5)
+    feed(two, "r", 0, 5)
+    servers = f"a={one.url},b={two.url}"
+    failing, skipping = StreamQuery(servers), StreamQuery(servers, failOnServerDown="false")
+    failing.step()
+    skipping.step()
+    two.stop()
+    feed(one, "q", 5, 10)
+    with pytest.raises(ServerDownError, match="server 'b'"):
+        failing.step()
+    skipping.step()
+    assert sorted(skipping.rows) == sorted([*rows_of("a", "q", 0, 10), *rows_of("b", "r", 0, 5)])
+    two.start()
+
+
+def test_spark_4_0_and_4_1_read_everything_once(service: ThreadedService, tmp_path: Path) -> None:
+    """They pass neither a start nor a limit: batches that run again, new and recreated queues, and truncate."""
+    feed(service, "q", 0, 50)
+    query = EarlierStreamQuery(service.url, tmp_path / "checkpoint", truncate="true", maxRecordsPerTrigger="10")
+    query.restart()
+    query.step(die_before_commit=True)
+    feed(service, "q", 50, 70)
+    feed(service, "new", 0, 5)
+    query.step()
+    assert query.rows == rows_of("default", "q", 0, 50)
+    while query.step():
+        pass
+    assert sorted(query.rows) == sorted([*rows_of("default", "q", 0, 70), *rows_of("default", "new", 0, 5)])
+    service.delete("new")
+    feed(service, "new", 0, 2)
+    query.restart()
+    assert query.step()
+    feed(service, "q", 70, 71)
+    assert query.step()
+    assert len(query.rows) == 78
+    assert service.positions("q")[0] == 70  # a batch is released with the next one
+
+
+def test_spark_4_0_and_4_1_report_a_queue_that_was_deleted_unread(service: ThreadedService, tmp_path: Path) -> None:
+    """The end of the last batch says how far it was read."""
+    feed(service, "q", 0, 5)
+    query = EarlierStreamQuery(service.url, tmp_path / "checkpoint")
+    query.restart()
+    query.step()
+    feed(service, "q", 5, 8)
+    service.delete("q")
+    query.restart()
+    with pytest.raises(UnreadLossError, match="positions 5 to 7"):
+        query.step()
+
+
+# Of earlier releases.
+
+
+@pytest.fixture(params=sorted(path.name for path in DATA.iterdir()))
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    with tarfile.open(DATA / request.param / "pipeline.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    rename_place(tmp_path, PLACE, str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def earlier(place: Path) -> Iterator[ThreadedService]:
+    service = ThreadedService(place / "log")
+    yield service
+    service.end()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_plain_stream_goes_on(earlier: ThreadedService, place: Path, killed: bool) -> None:
+    """It reads what it has not read, even a batch again that was planned and whose commit file is missing."""
+    offsets = (place / "clicks" / "checkpoint" / "offsets").glob("[0-9]*")
+    *_, before, last = (json.loads(path.read_text().splitlines()[2]) for path in sorted(offsets))
+    query = StreamQuery(f"a={earlier.url}", subscribe="clicks")
+    query.committed, query.planned = (before, last) if killed else (last, None)
+    query.drain()
+    found: list[Row] = query.rows
+    expected = [("clicks", at, payload) for at, payload in enumerate(payloads("clicks", 0, 2 * READ))]
+    assert [row[1:] for row in found] == expected[READ - BATCH if killed else READ :]
