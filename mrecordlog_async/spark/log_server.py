@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TypeVar
 
 import msgspec
@@ -20,6 +21,7 @@ from mrecordlog_async.protocol.bulk_schemas import (
     PlanRequest,
     PlanStart,
     QueuePlan,
+    QueuePosition,
     QueueTruncated,
     TruncateOne,
 )
@@ -185,13 +187,18 @@ class LogServer:
         )
         return self._each(asked, log)
 
+    def positions_at(self, time: datetime, queues: Mapping[str, int], log: str) -> list[QueuePosition]:
+        """Request where the records begin that were stored at *time*, or later. queues: name → id."""
+        parts = bulk_calls.parts(list(queues.items()))
+        return self._each((bulk_calls.positions_at(time, dict(each), None) for each in parts), log)
+
     # Reading and changing.
 
-    def fetch(self, task: ReadTask) -> Iterator[Block]:
+    def fetch(self, task: ReadTask, *, payload: bool = True) -> Iterator[Block]:
         """Yield the records of *task*, each block checked against the plan. Raises RangeDiffersError."""
         for group in requests_for(task.ranges):
             asked = [FetchRange(each.queue, each.start, each.stop, each.id) for each in group]
-            blocks = self.send(bulk_calls.fetch(asked, payload=True), task.log)
+            blocks = self.send(bulk_calls.fetch(asked, payload=payload), task.log)
             yield from verified(blocks, group)
 
     def truncate(self, due: Sequence[TruncateOne], log: str) -> list[QueueTruncated]:

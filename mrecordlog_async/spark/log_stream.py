@@ -31,9 +31,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from mrecordlog_async.protocol.bulk_schemas import PlanRequest, PlanStart, QueuePlan
+from mrecordlog_async.spark.bounds import check_start, refuse_unknown_queues, resolved
 from mrecordlog_async.spark.consumer.holder import rule_of
 from mrecordlog_async.spark.consuming import ConsumerOfDrain
-from mrecordlog_async.spark.log_server import FETCH_BYTES, FETCH_RECORDS, LogServer, ReadTask
+from mrecordlog_async.spark.log_server import FETCH_BYTES, FETCH_RECORDS, LogListing, LogServer, ReadTask
 from mrecordlog_async.spark.losses import ServersHeldError, UnreadLossError
 from mrecordlog_async.spark.migration import logs_of
 from mrecordlog_async.spark.planning import PlannedBatch, Survey, batch_of, everything, split
@@ -105,9 +106,20 @@ class LogStreamBase(DataSourceStreamReader):
             skip_down=True,  # what becomes of the query is decided here
         )
         self._logs = Surveyor(ServerSet(options.servers, tokens, consumer), settings, logger.warning)
+        check_start(options.starting)
+        if options.starting != "earliest":
+            self._logs.begins = self._begins
         self._planned: tuple[Json, list[ReadTask]] = ({}, [])
         self._start: tuple[Json, DrainState] = ({}, DrainState())
         self._surveys: Mapping[str, Survey] = {}
+
+    def _begins(self, server: LogServer, listing: LogListing) -> Mapping[str, int]:
+        """Return where the options say that reading begins in a log that is new in the checkpoint."""
+        refuse_unknown_queues(self._options.starting, "startingOffsets", {server.name: listing})
+        begins, moved = resolved(server, listing, self._options.starting)
+        if moved and self._options.fail_on_data_loss:
+            raise UnreadLossError(f"{'; '.join(moved[:3])}; {ADVICE}")
+        return begins
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._options,)

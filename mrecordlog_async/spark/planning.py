@@ -48,6 +48,7 @@ class Wish:
         includes: Whether a queue is subscribed.
         accepts_going_back: Store all of a log that went back again.
         ends: Where a run ends that stores what the logs held at its start; None for one that does not end.
+        begins: Returns where reading begins in the queues of a log that is new; None for their first records.
     """
 
     records: int | None = None
@@ -55,6 +56,7 @@ class Wish:
     includes: Includes = everything
     accepts_going_back: bool = False
     ends: Ends | None = None
+    begins: Callable[[LogServer, LogListing], Mapping[str, int]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +120,16 @@ def survey(server: LogServer, listing: LogListing, whole: LogListing, state: Dra
         base = None  # other records are at its positions: nothing is truncated by them, and all is stored again
     ended = _ended(server, base, whole, wish)
     after, lost = continued(base, server.name, listing, ended, all_queues=wish.includes is everything)
+    is_placed = known is None and wish.begins is not None
+    if wish.begins is not None and is_placed:
+        begins = wish.begins(server, listing)
+        after = replace(after, queues={name: QueueAt(at.id, begins[name]) for name, at in after.queues.items()})
     ranges = list(_planned(server, log, after, listing.queues, wish))
     queues = dict(after.queues)
     for each in ranges:
         queues[each.queue] = QueueAt(each.id, each.stop)
     backlog = sum(waiting(after.queues[name], each) for name, each in listing.queues.items())
-    is_changed = bool(evidence or ended or lost)
+    is_changed = bool(evidence or ended or lost or is_placed)
     done = replace(after, queues=queues)
     return Survey(server, listing, known, done, ranges, lost, "", is_changed, backlog, base)
 

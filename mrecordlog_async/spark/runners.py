@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -45,11 +45,11 @@ def row_schema(partition_by: Iterable[str]) -> pa.Schema:
     return READ_SCHEMA.append(pa.field(DATE, pa.date32())) if DATE in partition_by else READ_SCHEMA
 
 
-def rows_of(task: ReadTask) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one task."""
+def rows_of(task: ReadTask, *, payload: bool = True) -> Generator[pa.RecordBatch, None, None]:
+    """Yield the rows of one task; without *payload*, the other columns alone."""
     server = LogServer.of_task(task)
     try:
-        yield from record_batches(task.server, server.fetch(task))
+        yield from record_batches(task.server, server.fetch(task, payload=payload), payload=payload)
     finally:
         server.close()
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 
-from mrecordlog_async.spark.log_server import LogListing
+from mrecordlog_async.spark.log_server import LogListing, LogServer
 from mrecordlog_async.spark.losses import Standing, arrange, held_back
 from mrecordlog_async.spark.planning import Ends, Includes, Survey, Wish, everything
 from mrecordlog_async.spark.server_set import ServerSet
@@ -77,6 +77,7 @@ class Surveyor:
         trouble: Which servers are left out now.
         backlog: About how many records of each server the batch of the last look leaves.
         threads: The servers, by name.
+        begins: Returns where reading begins in the queues of a log that is new; None for their first records.
         limits: Records of a batch at most, and their payload bytes.
         ends: Where a run ends that reads what the logs held at its start; None for one that does not end.
     """
@@ -87,6 +88,7 @@ class Surveyor:
         self.trouble, self.backlog = Trouble(), dict[str, int]()
         self.threads = dict[str, ServerThread]()
         self.ends: Ends | None = None
+        self.begins: Callable[[LogServer, LogListing], Mapping[str, int]] | None = None
         self.limits: tuple[int | None, int | None] = (settings.records, settings.bytes)
         self._has_begun = False
 
@@ -146,7 +148,7 @@ class Surveyor:
         settings, total, count = self.settings, sum(self.backlog.values()), max(1, len(self.threads))
         share = max(self.backlog.get(name, 0) / total if total else 1.0 / count, 0.5 / count)
         records, size = (each and max(1, round(each * share)) for each in self.limits)
-        return Wish(records, size, settings.includes, settings.accept_went_back, self.ends)
+        return Wish(records, size, settings.includes, settings.accept_went_back, self.ends, self.begins)
 
     def readable(self, state: DrainState, surveys: Mapping[str, Survey], down: dict[str, str]) -> dict[str, Survey]:
         """Return the surveys of logs that may be read; report servers that are left out from now on, or are back."""

@@ -1,0 +1,84 @@
+"""The drain on a real Spark: one task fetches and writes, or a function of the user stands in between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mrecordlog_async.servers.names import Endpoint
+from mrecordlog_async.spark.delta_output import DeltaOutput
+from mrecordlog_async.spark.drain_loop import Drain
+from mrecordlog_async.spark.output import BatchFailedError, OutputRefusedError
+from mrecordlog_async.spark.runners import on_spark, parallelism, schema_after, transformed
+from mrecordlog_async.spark.server_set import ServerSet
+from mrecordlog_async.spark.surveying import DrainSettings
+from mrecordlog_async.spark.table_files import TableFiles
+from tests.spark.draining import Draining, columns, expected, table_rows
+from tests.spark.services import ThreadedService, numbered
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return tmp_path / "table"
+
+
+def test_tasks_of_spark_store_rows_once(spark: SparkSession, service: ThreadedService, table: Path) -> None:
+    """A large batch has several tasks, and their files are one commit."""
+    for queue in ("q", "r"):
+        service.append(queue, numbered(queue, 0, 3_000))
+    process = Draining({"s": service}, table, run=on_spark(spark), partition_by=("date", "queue"))
+    assert process.all() == 6_000
+    assert table_rows(table) == expected(q=3_000, r=3_000)
+    assert not any(service.records().values())
+    assert parallelism(spark) == 2
+
+
+def with_length(rows: DataFrame) -> DataFrame:
+    from pyspark.sql.functions import col, length
+
+    return rows.withColumn("bytes", length("payload")).where(col("position") % 2 == 0).drop("payload")
+
+
+def test_a_function_changes_rows(spark: SparkSession, service: ThreadedService, table: Path) -> None:
+    """It may add columns, leave some out, and give fewer rows: they are counted, and the log is released."""
+    service.append("q", numbered("q", 0, 100))
+    schema = schema_after(spark, with_length)
+    output = DeltaOutput(TableFiles(str(table)), schema, plain=False)
+    output.open()
+    drain = Drain(
+        ServerSet([Endpoint(service.url, name="s")]), output, transformed(spark, with_length), DrainSettings()
+    )
+    assert drain.step() == 100
+    assert (drain.totals.records, drain.totals.rows) == (100, 50)
+    assert sorted(columns(table, "position", "bytes")) == [(at, len(f"q:{at}")) for at in range(0, 100, 2)]
+    assert not any(service.records().values())
+    drain.close()
+    output.close()
+
+
+def test_a_failed_task_is_one_sentence(spark: SparkSession, service: ThreadedService, table: Path) -> None:
+    """Spark's pages about it are not shown; a refusal of the output stays one."""
+    service.append("q", numbered("q", 0, 100))
+    process = Draining({"s": service}, table, run=on_spark(spark))
+    process.drain.step()
+    service.append("q", numbered("q", 100, 200))
+    output = process.output
+    (table / output._mark).unlink()
+    with pytest.raises(OutputRefusedError, match="is not the directory that the driver sees") as refused:
+        process.step()
+    assert "\n" not in str(refused.value)
+
+    def broken(rows: DataFrame) -> DataFrame:
+        from pyspark.sql.functions import expr
+
+        return rows.withColumn("payload", expr("raise_error('no such thing')").cast("binary"))
+
+    other = Draining({"s": service}, table, run=transformed(spark, broken))
+    with pytest.raises(BatchFailedError, match="no such thing") as failed:
+        other.step()
+    assert "\n" not in str(failed.value)
