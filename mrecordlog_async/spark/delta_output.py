@@ -405,11 +405,7 @@ class DeltaOutput:
         """Load what the table is now. Raises OutputRefusedError, BatchFailedError if another attempt would not help."""
         before = self._table.version()
         self._loaded = DeltaTable(self.files.uri, storage_options=self.files.options)  # it may know a lost commit
-        if any(each in str(failure) for each in UNSUPPORTED):
-            raise OutputRefusedError(
-                f"{self.files.address} needs what delta-rs does not write ({reason_of(failure)}); nothing was stored. "
-                "Drop the feature from the table, and start again"
-            ) from failure
+        refuse_unsupported(failure, self.files.address)
         found = self._table.transaction_version(f"{self._application}/positions")
         if found is not None and found not in {self._number, *self._tries}:
             raise OutputRefusedError(
@@ -496,13 +492,23 @@ class DeltaOutput:
 
 @contextmanager
 def _explained(files: TableFiles) -> Iterator[None]:
-    """Replace an error of delta-rs or the system by one sentence: raise BatchFailedError."""
+    """Replace an error of delta-rs or the system by one sentence. Raises OutputRefusedError, BatchFailedError."""
     try:
         yield
     except (DeltaError, OSError) as error:
+        refuse_unsupported(error, files.address)
         raise BatchFailedError(
             f"the table at {files.address} cannot be used: {reason_of(error)}. Check the address, the rights and the "
             "free space"
+        ) from error
+
+
+def refuse_unsupported(error: Exception | None, address: str) -> None:
+    """Raise OutputRefusedError if delta-rs cannot write the table, or read it."""
+    if any(each in str(error) for each in UNSUPPORTED):
+        raise OutputRefusedError(
+            f"{address} needs what delta-rs does not write ({reason_of(error)}); nothing was stored. Drop the feature "
+            "from the table, and start again"
         ) from error
 
 

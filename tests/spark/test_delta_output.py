@@ -699,3 +699,43 @@ def test_transactions_of_others_do_not_count(service: ThreadedService, table: Pa
     )
     feed(service, 10, 12)
     assert drain_all({"s": service}, table) == 2
+
+
+def change_protocol(table: Path, *features: str, readers: tuple[str, ...] = ()) -> None:
+    """Turn features of the table on, as other engines do."""
+    version = DeltaTable(str(table)).version()
+    protocol: dict[str, Any] = {"minReaderVersion": 3 if readers else 1, "minWriterVersion": 7}
+    protocol["writerFeatures"] = sorted({*features, *readers})
+    if readers:
+        protocol["readerFeatures"] = list(readers)
+    lines = ({"commitInfo": {"timestamp": 0, "operation": "SET"}}, {"protocol": protocol})
+    entry(table, version + 1).write_text("\n".join(map(json.dumps, lines)))
+
+
+@pytest.mark.parametrize("running", [False, True], ids=["at the start", "while it runs"])
+def test_a_feature_that_is_not_known_is_refused(service: ThreadedService, table: Path, running: bool) -> None:
+    """It may change what a file means: nothing is stored or truncated, and the sentence says so."""
+    feed(service, 0, 10)
+    drain_all({"s": service}, table)
+    feed(service, 10, 20)
+
+    def changed(tasks: Sequence[ReadTask], writer: RowWriter) -> list[WrittenFile]:
+        files = in_process(tasks, writer)
+        change_protocol(table, "fromTheFuture")
+        return files
+
+    if not running:
+        change_protocol(table, "fromTheFuture")
+    with pytest.raises(OutputRefusedError, match="needs what delta-rs does not write") as raised:
+        drain_all({"s": service}, table, run=changed if running else in_process)
+    assert "\n" not in str(raised.value) and left(service) == 10
+
+
+def test_where_rows_are_deleted_by_vectors_the_drain_goes_on(service: ThreadedService, table: Path) -> None:
+    """It only adds files."""
+    feed(service, 0, 10)
+    drain_all({"s": service}, table)
+    change_protocol(table, readers=("deletionVectors",))
+    feed(service, 10, 20)
+    assert drain_all({"s": service}, table) == 10
+    assert len(pa.table(DeltaTable(str(table)).get_add_actions())) == 2

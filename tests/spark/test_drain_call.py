@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -290,3 +292,17 @@ def test_a_summary_says_how_many_rows_a_function_left() -> None:
     assert summary.line.startswith("drained 100 records into 40 rows in 2.0 s (50 records/s), durable in the output")
     assert "left in the log: a 3" in summary.line and "NOT drained: server 'b': it went back" in summary.line
     assert DrainTotals().rows == 0
+
+
+def test_a_drain_in_this_process_needs_no_spark(service: ThreadedService, table: Path) -> None:
+    """Neither pyspark nor Java."""
+    service.append("q", numbered("q", 0, 10))
+    program = (
+        "import sys; sys.modules['pyspark'] = None\n"
+        "from mrecordlog_async.spark.drain_call import DrainOptions, drain\n"
+        "print(drain(DrainOptions(*sys.argv[1:])).line)"
+    )
+    command = [sys.executable, "-c", program, service.url, str(table)]
+    said = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert said.stdout.startswith("drained 10 records")
+    assert table_rows(table) == expected(q=10)

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from mrecordlog_async.spark.losses import ForgetError, ServersHeldError, UnreadL
 from mrecordlog_async.spark.output import BatchFailedError, OutputRefusedError, RowWriter, WrittenFile
 from mrecordlog_async.spark.runners import in_process
 from mrecordlog_async.spark.server_set import ServerSet
-from mrecordlog_async.spark.services.connection import ServerDownError
+from mrecordlog_async.spark.services.connection import ServerDownError, ServiceConnection
 from mrecordlog_async.spark.surveying import DrainSettings
 from tests.serving import free_port
 from tests.spark.conftest import NewService
@@ -435,3 +436,29 @@ def test_a_clone_without_positions_is_refused(service: ThreadedService, table: P
         drain_all({"s": service}, tmp_path / "clone")
     shutil.copytree(table, tmp_path / "copy")
     assert drain_all({"s": service}, tmp_path / "copy") == 0
+
+
+def test_an_idle_drain_sends_one_request(
+    service: ThreadedService, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the number of queues, and whatever was deleted or opened again since the last batch."""
+    for number in range(50):
+        feed(service, f"queue {number}", 0, 2)
+    process = Draining({"s": service}, table)
+    process.all()
+    service.delete("queue 7")
+    service.stop()
+    service.start()
+    process.all()
+    sent: list[str] = []
+    send = ServiceConnection.send
+
+    def counted(self: ServiceConnection, call: Any, **named: Any) -> Any:
+        sent.append(call.path)
+        return send(self, call, **named)
+
+    monkeypatch.setattr(ServiceConnection, "send", counted)
+    version = process.output._table.version()
+    for _ in range(3):
+        assert process.step() == 0
+    assert sent == ["/v1/queues"] * 3 and process.output._table.version() == version
