@@ -23,7 +23,6 @@ from time import monotonic as clock
 from typing import Any, TypeVar
 
 from mrecordlog_async.client.connecting import connect_blocking, connect_unix
-from mrecordlog_async.client.connections import Connections, close_all, left_until
 from mrecordlog_async.client.http1 import (
     CLOSED_BY_PEER,
     CONNECT_SECONDS,
@@ -37,6 +36,7 @@ from mrecordlog_async.client.http1 import (
 )
 from mrecordlog_async.client.interrupts import has_failed
 from mrecordlog_async.client.options import CLOSED, ClientOptions
+from mrecordlog_async.client.pool import ConnectionPool, close_all, left_until
 from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.protocol.calls import ServiceCall
 from mrecordlog_async.protocol.responses import Reply
@@ -164,7 +164,7 @@ class _SocketConnection:
             socket.socket.shutdown(self._plug, socket.SHUT_RDWR)  # below TLS, whose own may only be used by its thread
 
 
-class BlockingTransport(Connections[_SocketConnection]):
+class BlockingTransport(ConnectionPool[_SocketConnection]):
     """Exchange requests for responses. Any thread may call."""
 
     def __init__(self, options: ClientOptions) -> None:

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, cast
 
 from mrecordlog_async.client import connecting
-from mrecordlog_async.client.connections import Connections, left_until
 from mrecordlog_async.client.http1 import (
     CLOSED_BY_PEER,
     CONNECT_SECONDS,
@@ -26,6 +25,7 @@ from mrecordlog_async.client.http1 import (
     tls_context,
 )
 from mrecordlog_async.client.options import CLOSED, ClientOptions
+from mrecordlog_async.client.pool import ConnectionPool, left_until
 from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.protocol.calls import ServiceCall
 from mrecordlog_async.protocol.responses import Reply
@@ -165,7 +165,7 @@ class _Connection(asyncio.BufferedProtocol):
                 self._settle(None)
 
 
-class Transport(Connections[_Connection]):
+class Transport(ConnectionPool[_Connection]):
     """Exchange requests for responses. Belongs to one event loop."""
 
     def __init__(self, options: ClientOptions) -> None:

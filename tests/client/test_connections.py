@@ -19,7 +19,7 @@ from mrecordlog_async.client import (
     ServiceUnreachableError,
     blocking_transport,
     connecting,
-    connections,
+    pool,
     transport,
 )
 from mrecordlog_async.client.http1 import SCRATCH_BYTES
@@ -129,7 +129,7 @@ async def test_a_connection_that_idles_for_long_is_closed(face: Face, monkeypatc
     """Services and proxies close theirs after a longer time, and an append on it would be lost."""
     async with scripted([]) as server, face(server.url) as client:
         assert await client.append("q", b"a") == 0
-        monkeypatch.setattr(connections, "IDLE_SECONDS", -1.0)  # later than that, whatever the clock says
+        monkeypatch.setattr(pool, "IDLE_SECONDS", -1.0)  # later than that, whatever the clock says
         assert await client.append("q", b"a") == 0
         assert server.connections == [1, 1]
         await outcome(server.closed.wait())

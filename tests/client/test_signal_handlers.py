@@ -27,13 +27,13 @@ from mrecordlog_async.client import (
     blocking,
     blocking_transport,
     connecting,
-    connections,
     http1,
     outbox,
     sender,
 )
 from mrecordlog_async.client import client as the_client
 from mrecordlog_async.client import consumer as the_consumer
+from mrecordlog_async.client import pool as the_pool
 from mrecordlog_async.client import tail as the_tail
 from tests.serving import TIMEOUT_SECONDS
 
@@ -297,21 +297,19 @@ def sending(act: Callable[[], object]) -> Iterator[None]:
     assert blocking_transport._SocketConnection.exchange is exchange
 
 
-TRACED = [
-    module.__file__
-    for module in (
-        blocking,
-        the_client,
-        the_consumer,
-        the_tail,
-        sender,
-        blocking_transport,
-        connections,
-        http1,
-        connecting,
-        outbox,
-    )
-]
+MODULES = (
+    blocking,
+    the_client,
+    the_consumer,
+    the_tail,
+    sender,
+    outbox,
+    blocking_transport,
+    the_pool,
+    http1,
+    connecting,
+)
+TRACED = [module.__file__ for module in MODULES]
 
 
 @contextmanager

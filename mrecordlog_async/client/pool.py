@@ -1,4 +1,4 @@
-"""`Connections`: which connection a call is sent on, and what it means if that is lost. For tasks and for threads.
+"""`ConnectionPool`: which connection a call is sent on, and what it means if that is lost. For tasks and for threads.
 
 1. The connection that was used last is used again, unless it has ended, or has idled for `IDLE_SECONDS`.
 2. Each attempt has deadlines for connecting, for silence and for the whole response, so a server that sends byte by
@@ -6,8 +6,8 @@
 3. `Sender` decides what is sent twice. One case is decided here: a connection that was used before and ends before
    anything has arrived may have been closed because it was idle. A call that may be repeated freely is sent again then.
 
-A transport has them, and adds what a task or a thread needs: a place in line, time, and the connections themselves.
-Any number of threads may use one, so each look at the idle connections takes what it finds in the same step.
+A transport is one, and adds what a task or a thread needs: a place in line, time, and the connections themselves. Any
+number of threads may use one, so each look at the idle connections takes what it finds in the same step.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LONGEST_SECONDS = 86_400.0
 """Longest wait for a connection or a response: locks and sockets refuse an infinite one."""
 
 
-class Connection(Protocol):
+class PooledConnection(Protocol):
     """A connection, with one exchange at a time.
 
     Attributes:
@@ -59,10 +59,10 @@ class Connection(Protocol):
         """Close it."""
 
 
-C = TypeVar("C", bound=Connection)
+C = TypeVar("C", bound=PooledConnection)
 
 
-class Connections(ABC, Generic[C]):
+class ConnectionPool(ABC, Generic[C]):
     """The connections of one client.
 
     Attributes:
