@@ -20,17 +20,15 @@ from urllib.request import Request as Post
 from urllib.request import urlopen
 
 import uvicorn
-from aiohttp import web
 from fastapi import FastAPI, Request
 from pyspark.sql import Row, SparkSession
 
 from mrecordlog_async.fastapi import Log, add_exception_handlers, lifespan, log_of
-from mrecordlog_async.service.app import build_app
-from mrecordlog_async.service.service import Service
 from mrecordlog_async.spark.delta.sink import DeltaSink
 from mrecordlog_async.spark.drain.job import run_drain
 from mrecordlog_async.spark.session import spark_session
 from mrecordlog_async.spark.settings.drain_job import DrainJob
+from mrecordlog_async.testing import serving
 
 CUSTOMERS = ("ada", "grace", "edsger")
 
@@ -38,15 +36,8 @@ CUSTOMERS = ("ada", "grace", "edsger")
 @asynccontextmanager
 async def for_spark(app: FastAPI) -> AsyncIterator[None]:
     """Serve the application's log to Spark, on a separate port."""
-    service = Service()
-    service.attach(log_of(app))
-    runner = web.AppRunner(build_app(service), handle_signals=False)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    app.state.spark_url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    yield
-    service.begin_shutdown()
-    await runner.cleanup()
+    async with serving(log_of(app)) as app.state.spark_url:
+        yield
 
 
 def build(directory: Path) -> FastAPI:

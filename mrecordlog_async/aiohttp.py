@@ -1,6 +1,8 @@
 """Put a log into an aiohttp application: `setup` opens it with the application, handlers find it under `LOG`.
 
     from aiohttp import web
+    from yarl import URL
+    from yarl import URL
     from mrecordlog_async.aiohttp import LOG, setup
 
     async def ingest(request):
@@ -36,10 +38,11 @@ try:
 
     from mrecordlog_async.embedding import Consumers, EmbedOptions, Queues, Worker, check_embed, embedded
     from mrecordlog_async.log import NONE_DECLARED, MultiRecordLog
-    from mrecordlog_async.service.app import build_app
+    from mrecordlog_async.service.app import App
+    from mrecordlog_async.service.bridge import SERVICE, Bridge
     from mrecordlog_async.service.options import ServiceOptions
+    from mrecordlog_async.service.security import EmbeddedGuard
     from mrecordlog_async.service.service import Service
-    from mrecordlog_async.service.wire.security import EmbeddedGuard
 except ModuleNotFoundError as error:
     raise naming(error, "server") from None
 
@@ -99,9 +102,11 @@ def setup(
         _check_prefix(prefix)
         service = Service(options)
         service.guard = EmbeddedGuard(service.options.tokens, service.options.hosts, exposed=exposed)
+        app[SERVICE] = service
+        path, bridge = prefix.rstrip("/"), Bridge(App(service))
         # The page finds its data by relative paths, so it needs the slash. Registered first: the API would respond 404.
-        app.router.add_get(prefix.rstrip("/"), _to_the_page)
-        app.add_subapp(prefix, build_app(service))
+        app.router.add_get(path, _to_the_page)
+        app.router.add_route("*", path + r"/{path:[\s\S]*}", bridge.respond, expect_handler=_ask_later)
     app[_IS_SET_UP] = True
 
     async def keep_open(app: web.Application) -> AsyncIterator[None]:
@@ -120,7 +125,7 @@ def setup(
 
 
 def _check_prefix(prefix: str) -> None:
-    """Raise ValueError unless aiohttp finds the routes of a subapplication below *prefix*."""
+    """Raise ValueError unless aiohttp finds the routes below *prefix*."""
     url = URL(prefix) if prefix.startswith("/") and prefix.rstrip("/") else None
     # It compares the prefix with the path as the client encoded it, and with that path decoded.
     if url is None or not url.raw_path == url.path_safe == prefix:
@@ -130,3 +135,7 @@ def _check_prefix(prefix: str) -> None:
 async def _to_the_page(request: web.Request) -> web.StreamResponse:
     """Redirect `/wal` to `/wal/`, relative to itself: a proxy may have removed the beginning of the path."""
     raise web.HTTPPermanentRedirect(request.path.rpartition("/")[2] + "/")
+
+
+async def _ask_later(request: web.Request) -> None:
+    """Ask for no body yet: the service asks once it has admitted the request."""

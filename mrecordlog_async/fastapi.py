@@ -38,7 +38,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Annotated, Any, Unpack
+from typing import Annotated, Any, Unpack
 from weakref import WeakKeyDictionary
 
 from mrecordlog_async.support.extras import naming
@@ -47,6 +47,7 @@ try:
     from fastapi import Depends, FastAPI, Request, Response
     from starlette.requests import HTTPConnection
 
+    from mrecordlog_async.asgi import LogApplication
     from mrecordlog_async.embedding import (
         Consumers,
         EmbedOptions,
@@ -59,15 +60,11 @@ try:
     from mrecordlog_async.errors import LogClosedError, QueueNotFoundError, RecordLogError
     from mrecordlog_async.log import NONE_DECLARED, MultiRecordLog
     from mrecordlog_async.model import LogState, Record
-    from mrecordlog_async.options import check_type
     from mrecordlog_async.protocol.problems import CONTENT_TYPE, ProblemError, problem_of
     from mrecordlog_async.service.options import ServiceOptions
     from mrecordlog_async.support.stop_signal import on_stop_signal
 except ModuleNotFoundError as error:
     raise naming(error, "fastapi") from None
-
-if TYPE_CHECKING:  # needs the packages of the service, which only `mount` uses
-    from mrecordlog_async.service.asgi import AsgiService
 
 __all__ = [
     "EmbedOptions",
@@ -188,8 +185,7 @@ def mount(app: FastAPI, path: str = "/wal", *, options: ServiceOptions | None = 
     The same service as `mrecordlog serve`, with its own limits, tokens and host names. On loopback it admits requests
     whose Host is this machine or one of `options.hosts`, from other machines only those with a token. If `options` has
     tokens, every request needs one, even on loopback and on a Unix socket. The health checks and the page need none,
-    because the page holds no data. It needs the packages of the service: `pip install
-    'mrecordlog_async[fastapi,server]'`.
+    because the page holds no data.
 
     Args:
         app: An application that was created with `lifespan`, which opens the log.
@@ -197,31 +193,13 @@ def mount(app: FastAPI, path: str = "/wal", *, options: ServiceOptions | None = 
         options: Limits, tokens and host names of the API.
         exposed: Admit other machines without a token, because the application authenticates requests itself (its
             middlewares see every request).
-
-    Raises:
-        ModuleNotFoundError: The packages of the service are not installed.
     """
-    try:
-        from mrecordlog_async.service.asgi import AsgiService
-        from mrecordlog_async.service.service import Service
-        from mrecordlog_async.service.wire.security import EmbeddedGuard
-    except ModuleNotFoundError as error:
-        needed = "pip install 'mrecordlog_async[fastapi,server]'"
-        raise ModuleNotFoundError(f"{error.name} is missing: mount needs {needed}", name=error.name) from error
-    limits = ServiceOptions() if options is None else options
-    check_type("options", limits, ServiceOptions)
-
-    def make_service() -> Service:
-        service = Service(limits)
-        service.guard = EmbeddedGuard(limits.tokens, limits.hosts, exposed=exposed)
-        return service
-
-    mounted = AsgiService(make_service)
+    mounted = LogApplication(options, exposed=exposed)
     app.mount(path, mounted, name=STATE_NAME)
     setattr(app.state, MOUNTS_NAME, [*_mounts_of(app), mounted])
 
 
-def _mounts_of(app: FastAPI) -> list[AsgiService]:
+def _mounts_of(app: FastAPI) -> list[LogApplication]:
     return getattr(app.state, MOUNTS_NAME, [])
 
 

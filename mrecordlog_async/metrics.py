@@ -281,8 +281,7 @@ class Series(NamedTuple):
         get: Returns it, from the object that its table is about: a number or a `Histogram`, or a dictionary from the
             values of the label to numbers.
         label: Name of the label, if there is one.
-        key: In OpenTelemetry, after `mrecordlog.`, and in `/v1/stats`.
-        unit: In OpenTelemetry; "" for a number that is not there.
+        key: In `/v1/stats`.
     """
 
     name: str
@@ -291,7 +290,6 @@ class Series(NamedTuple):
     get: Callable[[Any], Any]
     label: str = ""
     key: str = ""
-    unit: str = ""
 
     @property
     def sample(self) -> str:
@@ -299,14 +297,14 @@ class Series(NamedTuple):
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 
-def counted(key: str, name: str, help: str, unit: str = "", label: str = "") -> Series:
+def counted(key: str, name: str, help: str, label: str = "") -> Series:
     """Return the series of a counter. key: the attribute that holds it."""
-    return Series(name, "counter", help, attrgetter(key), label, key, unit)
+    return Series(name, "counter", help, attrgetter(key), label, key)
 
 
-def gauged(key: str, name: str, help: str, unit: str = "") -> Series:
+def gauged(key: str, name: str, help: str) -> Series:
     """Return the series of a number that rises and falls. key: the attribute that holds it."""
-    return Series(name, "gauge", help, attrgetter(key), "", key, unit)
+    return Series(name, "gauge", help, attrgetter(key), "", key)
 
 
 def timed(key: str, help: str, label: str = "") -> Series:
@@ -315,20 +313,20 @@ def timed(key: str, help: str, label: str = "") -> Series:
 
 
 COUNTERS = (
-    counted("appended_records", "appended_records", "Records stored", "{record}"),
-    counted("appended_bytes", "appended_bytes", "Payload bytes stored", "By"),
-    counted("truncated_records", "truncated_records", "Records dropped by truncates and deletes", "{record}"),
+    counted("appended_records", "appended_records", "Records stored"),
+    counted("appended_bytes", "appended_bytes", "Payload bytes stored"),
+    counted("truncated_records", "truncated_records", "Records dropped by truncates and deletes"),
     counted("dropped_records", "", "Records dropped to make room in full queues"),
     counted("expired_records", "expired_records", "Records dropped because they were older than max_age"),
     counted("duplicates", "duplicates", "Appends of records that were already stored"),
     counted("written_bytes", "written_bytes", "Bytes written to segments"),
-    counted("commits", "commits", "Batches written", "{commit}"),
-    counted("syncs", "syncs", "Syncs of a segment", "{sync}"),
+    counted("commits", "commits", "Batches written"),
+    counted("syncs", "syncs", "Syncs of a segment"),
     counted("rolls", "segments_created", "Segments begun after a full one"),
     counted("segments_removed", "segments_removed", "Segments removed"),
-    counted("io_errors", "io_errors", "Disk errors", "{error}"),
-    counted("damaged", "damaged_reads", "Reads of records that left memory that found a file damaged", "", "file"),
-    counted("refused", "append_rejected", "Appends refused, each once", "{append}", "reason"),
+    counted("io_errors", "io_errors", "Disk errors"),
+    counted("damaged", "damaged_reads", "Reads of records that left memory that found a file damaged", "file"),
+    counted("refused", "append_rejected", "Appends refused, each once", "reason"),
     timed("append_seconds", "From the call of an append to its return"),
     timed("commit_seconds", "Time to write and sync a batch"),
     timed("sync_seconds", "Time of a sync; where one call writes and syncs, of both"),
@@ -340,15 +338,15 @@ COUNTERS = (
 """Of `Counters`."""
 
 USAGE = (
-    gauged("memory_bytes", "memory_used_bytes", "Memory of retained records", "By"),
+    gauged("memory_bytes", "memory_used_bytes", "Memory of retained records"),
     gauged("memory_limit_bytes", "memory_limit_bytes", "Limit of memory_used_bytes"),
-    gauged("disk_bytes", "disk_used_bytes", "Disk space of all files of the log", "By"),
+    gauged("disk_bytes", "disk_used_bytes", "Disk space of all files of the log"),
     gauged("disk_written_bytes", "disk_written_bytes", "Disk space that holds data"),
     gauged("disk_limit_bytes", "disk_limit_bytes", "Limit of disk_used_bytes"),
     gauged("pending_bytes", "pending_bytes", "Bytes of calls that wait for the writer"),
-    gauged("queues", "queues", "Queues", "{queue}"),
-    gauged("segments", "segments", "Segments", "{segment}"),
-    gauged("disk_only_bytes", "disk_only_bytes", "Payload bytes of records that left memory", "By"),
+    gauged("queues", "queues", "Queues"),
+    gauged("segments", "segments", "Segments"),
+    gauged("disk_only_bytes", "disk_only_bytes", "Payload bytes of records that left memory"),
     gauged("places_bytes", "places_bytes", "Memory that says where these are on the disk"),
     gauged("gathered_bytes", "gathered_bytes", "Disk space of the files from which these are read"),
 )
@@ -360,7 +358,6 @@ UNDER_WAY = Series(
     "Seconds that the commit under way, or other work on the disk, has taken so far",
     attrgetter("inspection.under_way_seconds"),
     key="under_way",
-    unit="s",
 )
 
 STATE = (

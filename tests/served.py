@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from aiohttp import web
 
 from mrecordlog_async import MultiRecordLog
-from mrecordlog_async.service.app import build_app
+from mrecordlog_async.service.connections import Connections, running
+from mrecordlog_async.service.listening import bind
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.service import Service
-from mrecordlog_async.service.wire.connections import Connections
-from mrecordlog_async.service.wire.listening import Listener, bind
 
 
 @dataclass
@@ -74,25 +72,17 @@ async def serving(
     Without *recovered*, the log is not open yet.
     """
     service = Service(options)
-    service.standalone = True  # as under `mrecordlog serve`
-    settings: dict[str, Any] = {"access_log": None, "handler_cancellation": True, "read_bufsize": 65_536}
-    runner = web.AppRunner(build_app(service), shutdown_timeout=1.0, **settings)
-    await runner.setup()
-    assert runner.server is not None
-    connections = Connections(runner.server, service.options, service.connections)
-    listener = Listener(await bind("127.0.0.1", 0), connections, context, service.options.header_seconds)
-    async with aiohttp.ClientSession() as session:
+    sockets = await bind("127.0.0.1", 0)
+    port = sockets[0].getsockname()[1]
+    async with aiohttp.ClientSession() as session, running(service, sockets, context) as connections:
         try:
             if recovered:
                 await service.open(directory, segment_bytes=4 * 32_768, **log_options)
-            yield Served(service, connections, listener.port, session)
+            yield Served(service, connections, port, session)
         finally:
-            service.begin_shutdown()
-            listener.close()
             await session.close()
-            await runner.cleanup()
-            if service.log_or_none is not None:
-                await service.log_or_none.close()
+    if service.log_or_none is not None:
+        await service.log_or_none.close()
 
 
 async def stop_listening(server: asyncio.Server) -> None:

@@ -13,13 +13,11 @@ from mrecordlog_async.metrics import (
     OF_A_QUEUE,
     SECONDS_BOUNDS,
     STATE,
-    UNDER_WAY,
     USAGE,
     Counters,
     Histogram,
 )
 from mrecordlog_async.model import ConsumerSummary, QueueSummary, ResourceUsage
-from tests.docs.blocks import ROOT
 
 
 @pytest.mark.parametrize(
@@ -45,13 +43,3 @@ def test_every_number_of_the_log_is_in_the_table() -> None:
     assert {one.key for one in OF_A_CONSUMER} <= {one.name for one in fields(ConsumerSummary)}
     names = [one.name for table in (COUNTERS, USAGE, STATE, OF_A_QUEUE, OF_A_CONSUMER) for one in table if one.name]
     assert len(names) == len(set(names))
-
-
-def test_numbers_of_opentelemetry_have_a_unit() -> None:
-    """These thirteen are documented in docs/operations.md; without a unit a row is not there."""
-    shown = [one.key for one in (*COUNTERS, *USAGE, UNDER_WAY) if one.unit]
-    page = (
-        (ROOT / "docs/operations.md").read_text().partition("### OpenTelemetry")[2].partition("Without a provider")[0]
-    )
-    assert len(shown) == 13
-    assert all(f"{key}`" in page for key in shown)

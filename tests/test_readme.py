@@ -32,7 +32,7 @@ def test_the_readme_declares_the_consumers_that_it_runs() -> None:
 def test_the_readme_installs_what_it_uses() -> None:
     """The extras that its commands name exist, and bring what its programs import; uvicorn is named itself."""
     named = set(re.findall(r"pip install -e '\.\[([\w,]+)\]'", TEXT))
-    assert named == {"server,fastapi", "dev", "spark,java"}
+    assert named == {"fastapi", "dev", "spark,java"}
     assert set(",".join(named).split(",")) <= set(
         distribution("mrecordlog_async").metadata.get_all("Provides-Extra") or ()
     )

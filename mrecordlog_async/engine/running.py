@@ -29,7 +29,6 @@ from mrecordlog_async.engine.intake.capacity import Capacity
 from mrecordlog_async.engine.intake.commands import ELSEWHERE
 from mrecordlog_async.engine.intake.controls import FenceHolders, Sync
 from mrecordlog_async.engine.intake.refusals import Refusals
-from mrecordlog_async.engine.observed import Observation
 from mrecordlog_async.engine.open_async import announce_release, release
 from mrecordlog_async.engine.planning.consumer_view import ConsumerMove
 from mrecordlog_async.engine.readers.acknowledgements import Acknowledgements
@@ -155,9 +154,8 @@ class Engine:
         return fence
 
     def _watch_and_expire(self) -> None:
-        """Watch the thread, report to telemetry, and begin to remove what is too old."""
+        """Watch the thread, and begin to remove what is too old."""
         progress, clock = self.thread.progress, self.options.clock
-        self._observation = Observation(self.opened, self.counters, progress, self.writer)
         self.disk_watch = Watch(progress, self._refusals, self.counters, self.directory, self._count_waiting(), clock)
         self.thread.on_job = self.disk_watch.arm
         self.expiry: Expiry | None = None
@@ -365,7 +363,6 @@ class Engine:
         self.failed_error = error
         self.changes.acknowledgements.end_all(error)
         self.opened.directory.note_end(self._end_note(error.cause), aside=True)
-        self._observation.failed(error)
         self.ended.set()
         if self.options.on_failure is not None:
             try:
@@ -400,7 +397,6 @@ class Engine:
         self._closed = True
         self.lookup.closed = LogClosedError
         self.ended.set()
-        self._observation.end()
         self._unclosed.detach()
         _engines.discard(self)
 

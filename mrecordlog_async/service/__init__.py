@@ -3,16 +3,18 @@
 A request passes these files, in this order:
 
     server             runs the service as a process: listen, recover, serve, shut down, exit code
-    wire/connections   how many connections are allowed, and how long one may be idle
-    asgi               the same below an ASGI server, instead of the two above
-    app                the aiohttp application: from the table of routes to handlers, from errors to problems
-    wire/security      who is admitted: token, Host, Origin
+    listening          the sockets of that process
+    connections        how many connections are allowed, how long one may be idle, what nobody takes yet
+    bridge             the application for each request that aiohttp has parsed; below other servers, nothing
+    app                the ASGI application: from the table of routes to handlers, from errors to problems
+    http               requests and responses, whichever server is below
+    security           who is admitted: token, Host, Origin
     reading/parameters queue name and query parameters
     routes/            the handlers, one file per group of routes
-    wire/receive       request bodies, under limits and deadlines
-    wire/splitting     bodies into records, by content type
-    wire/formats       records into response bodies, by Accept
-    wire/send          responses being sent, under limits and deadlines
+    bodies             request bodies, under limits and deadlines
+    splitting          bodies into records, by content type
+    formats            records into response bodies, by Accept
+    sending            responses being sent, under limits and deadlines
 
 What the routes use:
 
@@ -25,13 +27,14 @@ What the routes use:
     watching/prometheus     numbers for Prometheus (/metrics)
     watching/systemd        readiness and status, reported to systemd
     routes/openapi          the schema (/openapi.json)
+    access_log              a line per request
+    tls                     the certificate, read again when it changes
     page/                   the page at /: HTML, style and scripts
 
 What keeps it within its bounds:
 
     options         every limit, with its default
-    wire/budgets    bytes that all requests share
-    wire/turns      long work on the event loop, cut into short turns
+    turns           long work on the event loop, cut into short turns
     watching/trim_memory  memory returned to the system after large requests
 """
 

@@ -1,240 +1,129 @@
-"""The aiohttp application: all routes of one `Service`. `mrecordlog serve` runs it; other applications can mount it.
+"""The service as an ASGI application: `mrecordlog serve` runs it, other applications mount it.
 
-Every request passes route → guard (token, Host, Origin) → handler → response, and every error becomes a problem
-document. One function around each handler does this; middlewares would cost each request more.
+Every request passes head → route → guard (token, Host, Origin) → handler → response, and every error becomes a problem
+document.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Awaitable, Callable
-
-from aiohttp import HttpVersion11, web
-
 from mrecordlog_async.protocol.log_schemas import LOG_ID
-from mrecordlog_async.protocol.problems import CONTENT_TYPE, ProblemError, problem_of, too_large
+from mrecordlog_async.protocol.problems import CONTENT_TYPE, ProblemError, problem_of
+from mrecordlog_async.service.http import HttpRequest, HttpResponse, Receive, Scope, Send
 from mrecordlog_async.service.routes.openapi import TABLE
-from mrecordlog_async.service.routes.route import Handler, Route
+from mrecordlog_async.service.routes.route import Route
 from mrecordlog_async.service.service import Service
-from mrecordlog_async.service.wire.access_log import AccessLogger
-from mrecordlog_async.service.wire.formats import BEGUN, SMALL_BYTES, SmallResponse, seal
-from mrecordlog_async.service.wire.receive import closing
-from mrecordlog_async.telemetry import find
-
-READ_BUFFER_BYTES = 64 * 1024
-"""Bytes of a body that a connection reads ahead; it may hold about twice as many."""
-
-UNREAD_BYTES = 256 * 1024
-"""A client with more unread response bytes than this must read them before its next request is handled."""
 
 ABOUT_THE_LOG = frozenset({404, 409, 410, 412})
 """Statuses of refusals that may state positions, or which log this is. One that is refused a token learns neither."""
 
-TAKES_CONTINUE = "mrecordlog.takes_continue"
-"""Extra information of a transport on which HTTP/1.0 stands for whatever version the client speaks."""
+NAMES = {3: "{queue}", 5: "{consumer}"}
+"""The segments of a path that are names."""
 
-SERVICE = web.AppKey("mrecordlog.service", Service)
-
-
-def build_app(service: Service) -> web.Application:
-    """Return an application, or sub-application, that serves *service*. It neither opens nor closes the log."""
-    # 0 stands for none: `receive` has the limits, and expands bodies within them.
-    app = web.Application(client_max_size=0, handler_args={"auto_decompress": False})
-    app[SERVICE] = service
-    for route in TABLE:
-        for method in _methods(route):
-            app.router.add_route(
-                method,
-                _pattern(route.path),
-                _traced(
-                    route.path, _guarded(service, route.handler, route.open_to_all, takes_body=route.takes is not None)
-                ),
-                expect_handler=_expecting(service, route),
-            )
-    # Other paths get a problem document too, after the same guard.
-    nothing = _guarded(service, _nothing_here, False)
-    app.router.add_route("*", r"/{path:[\s\S]*}", nothing, expect_handler=_refuse_expect)
-    return app
+ABORT = "mrecordlog.abort"
+"""Key of a scope: cuts the connection, so that a response that broke off does not look whole."""
 
 
-def build_runner(service: Service, *, access_log: bool = False, lingering_seconds: float = 0) -> web.AppRunner:
-    """Return what runs the application of *service* on the connections that the caller accepts.
+class App:
+    """The application of one service. It neither opens nor closes the log."""
 
-    lingering_seconds: how long the rest of a refused body is read, so that its sender sees the response.
-    """
-    # aiohttp would log a traceback for every malformed request; those are the client's errors, not ours.
-    quiet = logging.getLogger("mrecordlog_async.service.connection")
-    quiet.setLevel(logging.CRITICAL)
-    return web.AppRunner(
-        build_app(service),
-        access_log=logging.getLogger("mrecordlog_async.access") if access_log else None,
-        access_log_class=AccessLogger,
-        logger=quiet,
-        handler_cancellation=True,
-        keepalive_timeout=service.options.idle_seconds,
-        lingering_time=lingering_seconds,
-        read_bufsize=READ_BUFFER_BYTES,
-        shutdown_timeout=1.0,
-    )
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self._routes: dict[str, dict[str, Route]] = {}
+        for route in TABLE:
+            methods = self._routes.setdefault(route.path, {})
+            methods[route.method] = route
+            if route.head:
+                methods["HEAD"] = route
 
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] == "http":
+            await self.serve(HttpRequest(scope, receive, send))
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close"})
 
-def _pattern(path: str) -> str:
-    return path.replace("{queue}", r"{queue:[^/]+}").replace("{consumer}", r"{consumer:[^/]+}")
-
-
-def _traced(
-    route: str, handle: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    """Return *handle* with a span for each request; *handle* itself if OpenTelemetry is not configured."""
-    telemetry = find()
-    if telemetry is None:
-        return handle
-
-    async def traced(request: web.Request) -> web.StreamResponse:
-        with telemetry.request(request.method, route, request.path, request.headers) as note_status:
-            response = await handle(request)
-            note_status(response.status)
-            return response
-
-    return traced
-
-
-def _guarded(
-    service: Service, handler: Handler, open_to_all: bool, *, takes_body: bool = False
-) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    guard = service.guard.check
-
-    async def handle(request: web.Request) -> web.StreamResponse:
-        # Before the guard: a shutdown waits for every request that has begun, even for one that is refused.
+    async def serve(self, request: HttpRequest) -> None:
+        """Respond to *request*. A response that breaks off has no end: the server then cuts the connection."""
+        service = self.service
         service.requests += 1
         service.active += 1
         try:
-            guard(request, open_to_all=open_to_all)
-            if not open_to_all and (expected := request.headers.get(LOG_ID)) is not None:
-                service.check_log(expected)
-            if not takes_body and request.body_exists:
-                _check_stray_body(request)
-            # One that sends requests and reads no responses would pile up small ones, which no budget is charged for.
-            transport = request.transport
-            if transport is not None and transport.get_write_buffer_size() > UNREAD_BYTES:
-                with service.sending.enter(request, UNREAD_BYTES) as out:
-                    if not await out.wait_writable():
-                        return _cut_connection(request)
-            response = await handler(service, request)
-            if not response.prepared:
-                if service.shutting_down:
-                    response.force_close()
-                if type(response) is not SmallResponse:
-                    seal(response)
-                    if service.log_id and not open_to_all:
-                        response.headers[LOG_ID] = service.log_id
-            return response
-        except ConnectionError:
-            return _cut_connection(request)
-        except Exception as error:
-            # No local variable may keep the error: its traceback refers to this frame, and frames below hold bodies.
-            return _respond_to_error(service, request, error)
+            await self._respond(request)
+        except ConnectionError:  # the client left, was dropped, or has a part of what broke off
+            request.scope.get(ABORT, _nothing)()
         finally:
+            request.end()
             service.end_request()
 
-    return handle
-
-
-def _check_stray_body(request: web.BaseRequest) -> None:
-    """Refuse a large body on a route that reads none: it would stay in memory as long as the request runs."""
-    length = request.content_length
-    if length is None:
-        detail = "this route reads no body, and the one of this request has no Content-Length; send no body"
-        raise closing(ProblemError(413, "too_large", detail))
-    if length > SMALL_BYTES:
-        raise closing(too_large(length, SMALL_BYTES, "bytes of a body that this route does not read"))
-
-
-def _respond_to_error(service: Service, request: web.Request, error: Exception) -> web.StreamResponse:
-    """Return the problem document of *error*; if the response has already begun, cut the connection instead."""
-    problem = problem_of(error)
-    service.problems[problem.status] = service.problems.get(problem.status, 0) + 1
-    if problem.code in ("unauthorized", "host", "origin", "busy"):
-        _note_refused(service, request, problem)
-    if service.log_id and problem.status in ABOUT_THE_LOG:
-        problem.headers[LOG_ID] = service.log_id
-    return _response(problem) if BEGUN not in request else _cut_connection(request)
-
-
-def _note_refused(service: Service, request: web.Request, problem: ProblemError) -> None:
-    """Log that requests are refused: of clients that must not get in, or above a limit of the service."""
-    if problem.code == "busy":
-        service.refused.note(f"busy {problem.facts.get('resource')}", problem.detail)
-    else:
-        service.refused.note(problem.code, f"{problem.detail}; the first one came from {request.remote or 'a socket'}")
-
-
-def _cut_connection(request: web.Request) -> web.StreamResponse:
-    """Cut the connection, and return a response that is never sent.
-
-    A second head would look like part of the body that has begun. Nothing is raised: the web framework keeps an
-    exception with its traceback, and the traceback keeps the pieces that were being sent.
-    """
-    if request.transport is not None:
-        request.transport.abort()
-    begun: web.StreamResponse | None = request.get(BEGUN)
-    return begun if begun is not None else web.Response(status=499, reason="Client Closed Request")
-
-
-def _response(problem: ProblemError) -> web.Response:
-    response = web.Response(
-        status=problem.status, body=problem.document(), content_type=CONTENT_TYPE, headers=problem.headers or None
-    )
-    seal(response)
-    return response
-
-
-def _expecting(service: Service, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse | None]]:
-    """Return a handler for `Expect: 100-continue`: a request that will be refused need not send its body."""
-
-    async def expect(request: web.Request) -> web.StreamResponse | None:
+    async def _respond(self, request: HttpRequest) -> None:
         try:
-            service.guard.check(request, open_to_all=route.open_to_all)
-            service.bodies.check(request)
-        except ProblemError as problem:
-            return _refusal(problem)
-        transport = request.transport
-        if transport is not None and request.headers.get("Expect", "").lower() == "100-continue":
-            # A client of HTTP/1.0 would take it for the response (RFC 9110, section 10.1.1).
-            takes = request.version >= HttpVersion11 or transport.get_extra_info(TAKES_CONTINUE)
-            transport.write(b"HTTP/1.1 100 Continue\r\n\r\n" if takes else b"")
-        return None
+            response = await self._response(request)
+            if self.service.shutting_down:
+                response.headers["connection"] = "close"
+            await response.respond(request)
+            return
+        except ConnectionError:
+            raise
+        except Exception as error:
+            # No local variable may keep the error: its traceback refers to this frame, and frames below hold bodies.
+            problem = self._problem(request, error)
+        if request.begun:  # a second head would look like a part of the body
+            raise ConnectionResetError("the response broke off")
+        await problem.respond(request)
 
-    return expect
+    async def _response(self, request: HttpRequest) -> HttpResponse:
+        service = self.service
+        request.check_head()
+        route = self._find(request)
+        open_to_all = isinstance(route, Route) and route.open_to_all
+        service.guard.check(request, open_to_all=open_to_all)
+        if isinstance(route, ProblemError):
+            raise route
+        if not open_to_all and (expected := request.header(b"x-log-id")) is not None:
+            service.check_log(expected)
+        if request.unread and route.takes is None:
+            await service.bodies.discard(request)
+        response = await route.handler(service, request)
+        if service.log_id and not open_to_all:
+            response.headers[LOG_ID] = service.log_id
+        return response
+
+    def _find(self, request: HttpRequest) -> Route | ProblemError:
+        """Return the route of a request, or the problem of its path (404) or its method (405)."""
+        path = request.path
+        methods = self._routes.get(path)
+        if methods is None and path.startswith("/v1/queues/"):
+            parts = path.split("/")
+            request.names = tuple(parts[3:6:2])
+            if "" not in request.names:
+                fixed = [NAMES.get(number, part) for number, part in enumerate(parts)]
+                methods = self._routes.get("/".join(fixed))
+        if methods is None:
+            return ProblemError(404, "no_route", "no such route; see /openapi.json")
+        route = methods.get(request.method)
+        if route is None:
+            allowed = ", ".join(sorted(methods))
+            return ProblemError(405, "method", f"this path supports {allowed}", headers={"Allow": allowed})
+        return route
+
+    def _problem(self, request: HttpRequest, error: Exception) -> HttpResponse:
+        service, problem = self.service, problem_of(error)
+        service.problems[problem.status] = service.problems.get(problem.status, 0) + 1
+        if problem.code == "busy":
+            service.refused.note(f"busy {problem.facts.get('resource')}", problem.detail)
+        elif problem.code in ("unauthorized", "host", "origin"):
+            client = request.scope.get("client")
+            where = client[0] if client else "a socket"
+            service.refused.note(problem.code, f"{problem.detail}; the first one came from {where}")
+        if service.log_id and problem.status in ABOUT_THE_LOG:
+            problem.headers[LOG_ID] = service.log_id
+        return problem_response(problem)
 
 
-def _refusal(problem: ProblemError) -> web.Response:
-    response = _response(problem)
-    response.force_close()
-    return response
+def problem_response(problem: ProblemError) -> HttpResponse:
+    """Return the response for *problem*."""
+    return HttpResponse(problem.document(), problem.status, CONTENT_TYPE, problem.headers)
 
 
-async def _refuse_expect(request: web.Request) -> web.StreamResponse | None:
-    return None
-
-
-async def _nothing_here(service: Service, request: web.Request) -> web.StreamResponse:
-    """Respond to a wrong method (405) or a wrong path (404)."""
-    path = request.match_info["path"]
-    allowed = sorted({method for route in TABLE if _fits(route, path.split("/")) for method in _methods(route)})
-    if allowed:
-        headers = {"Allow": ", ".join(allowed)}
-        raise ProblemError(405, "method", f"this path supports {headers['Allow']}", headers=headers)
-    raise ProblemError(404, "no_route", "no such route; see /openapi.json")
-
-
-def _methods(route: Route) -> tuple[str, ...]:
-    return (route.method, "HEAD") if route.head else (route.method,)
-
-
-def _fits(route: Route, segments: list[str]) -> bool:
-    pattern = route.path.strip("/").split("/")
-    return len(pattern) == len(segments) and all(
-        part == segment or (part in ("{queue}", "{consumer}") and segment != "")
-        for part, segment in zip(pattern, segments, strict=True)
-    )
+def _nothing() -> None:
+    """Cut nothing: the server does that itself."""

@@ -33,14 +33,13 @@ class ServiceOptions:
         control_bytes: Size of a JSON body other than an append.
         read_bytes: Payload bytes in one response to a read, however much was requested.
         read_records: Records in one response to a read.
-        sending_bytes: All responses above 64 KiB: each is charged for what it holds at a time (1 MiB; more of a JSON
-            list, and of a read from a queue with gaps in its positions) until it is sent, and for truncated records
-            that it still holds.
+        sending_bytes: All responses above 64 KiB: each is charged for what it holds at a time until it is sent. That is
+            1 MiB, and besides that the records of a read, 4 MiB of a fetch, or the whole of a JSON list. While little
+            room is left, reads return fewer records.
         unread_bytes: Requests that wait for an earlier one on their connection, and small responses that are not read;
             above it the connections that hold most are cut.
         entries: Queues or ranges in one plan, fetch or truncate.
         pieces: Cut points in one plan.
-        fetch_runs: Runs in one fetch.
         list_queues: Queues on one page of a listing that is requested with `limit`.
         metrics_queues: Queues, and consumers, that get their own series in /metrics; the first ones by name.
         body_seconds: Longest pause in a body.
@@ -75,7 +74,6 @@ class ServiceOptions:
     unread_bytes: int = FITTED
     entries: int = 100_000
     pieces: int = 100_000
-    fetch_runs: int = 1_000_000
     list_queues: int = 10_000
     metrics_queues: int = 10_000
     body_seconds: float = 10.0

@@ -24,23 +24,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mrecordlog_async.errors import LogClosedError, LogFailedError
-from mrecordlog_async.service.app import build_runner
+from mrecordlog_async.service.app import App
+from mrecordlog_async.service.connections import Connections
+from mrecordlog_async.service.listening import bind, bind_unix
 from mrecordlog_async.service.options import ServiceOptions
+from mrecordlog_async.service.security import is_loopback
 from mrecordlog_async.service.service import Service
+from mrecordlog_async.service.tls import Certificate, use_small_buffers
 from mrecordlog_async.service.watching.systemd import EXTEND_TIMEOUT, Status, notify
 from mrecordlog_async.service.watching.trim_memory import MemoryTrimmer
-from mrecordlog_async.service.wire.connections import Connections
-from mrecordlog_async.service.wire.listening import Listener, bind, bind_unix
-from mrecordlog_async.service.wire.security import is_loopback
-from mrecordlog_async.service.wire.tls import Certificate, use_small_buffers
 
 logger = logging.getLogger("mrecordlog_async.serve")
 
 LOG_FAILED = 6
 """The exit code of a service whose log failed: starting it again recovers. Like those in `cli/shell/exit_codes`."""
-LINGER_SECONDS = 2.0
-"""Seconds for reading and discarding the rest of a refused body: the client sees the response and not a reset."""
-
 FILES_RESERVED = 40
 """Descriptors for all but the connections: the log's files, the event loop, modules that are imported late."""
 
@@ -106,18 +103,13 @@ async def serve(settings: ServeSettings, *, on_listening: Callable[[str], None] 
     check_exposure(settings)
     settings = within_file_limit(settings, raise_file_limit())
     service = Service(settings.options)
-    service.standalone = True
-    runner = build_runner(service, access_log=settings.access_log, lingering_seconds=LINGER_SECONDS)
-    await runner.setup()
-    assert runner.server is not None
-    connections = Connections(runner.server, settings.options, service.connections)
+    connections = Connections(App(service), access_log=settings.access_log)
     stop = _Stop()  # before anything listens: from the first connection on, a signal ends the service in order
     try:
         try:
             await _serve_until_stopped(service, settings, connections, stop, on_listening)
         finally:
             stop.closing = True
-            await runner.cleanup()
             code = await _close(service, max(settings.options.drain_seconds, CLOSE_SECONDS_MIN))
     finally:
         stop.release()  # only now: a terminal that closes sends SIGHUP twice, and the second must not end the close
@@ -132,8 +124,8 @@ async def _serve_until_stopped(
     on_listening: Callable[[str], None] | None,
 ) -> None:
     """Listen, recover and serve until the first signal; then accept nothing more and let requests finish."""
-    listener = await _listen(settings, connections)
-    address = _address(settings, listener)
+    listeners = await _listen(settings, connections)
+    address = _address(settings, listeners)
     notify(f"STATUS=listening on {address}, recovering", EXTEND_TIMEOUT)
     if on_listening is not None:
         on_listening(address)
@@ -152,8 +144,12 @@ async def _serve_until_stopped(
         notify("STOPPING=1", EXTEND_TIMEOUT)
         service.begin_shutdown()  # first: tails that wait would otherwise be waited for below
         _remove_socket(settings)  # before it is closed: after that, another service may listen at the path
-        listener.close()
-        await _finish_requests(service, stop, settings.options.drain_seconds)
+        connections.close()
+        until = asyncio.get_running_loop().time() + settings.options.drain_seconds
+        await connections.shutdown()
+        if await _finish_requests(service, stop, settings.options.drain_seconds):
+            await connections.finished(until - asyncio.get_running_loop().time(), stop.second)
+        await connections.abort()
         sweeping.cancel()
         if renewing is not None:
             renewing.cancel()
@@ -234,7 +230,7 @@ class _Stop:
             self._loop.remove_signal_handler(number)
 
 
-async def _listen(settings: ServeSettings, connections: Connections) -> Listener:
+async def _listen(settings: ServeSettings, connections: Connections) -> list[socket.socket]:
     if settings.uds is None:
         try:
             sockets = await bind(settings.host, settings.port)
@@ -245,17 +241,19 @@ async def _listen(settings: ServeSettings, connections: Connections) -> Listener
         context = None if settings.certificate is None else settings.certificate.context
         if context is not None:
             use_small_buffers()
-        # Until the handshake is done, no other deadline applies to the connection.
-        return Listener(sockets, connections, context, settings.options.header_seconds)
+        connections.listen(sockets, context)
+        return sockets
     _remove_stale_socket(settings.uds)
     before = os.umask(0o177)  # only our own user may connect, from the first moment on
     try:
-        return Listener([bind_unix(settings.uds)], connections)
+        sockets = [bind_unix(settings.uds)]
     except OSError as error:
         place, advice = f"cannot listen on unix:{settings.uds}", "choose another path with --uds"
         raise OSError(error.errno, f"{place}: {_reason(error)}; {advice}") from None
     finally:
         os.umask(before)
+    connections.listen(sockets)
+    return sockets
 
 
 def _reason(error: OSError) -> str:
@@ -286,11 +284,11 @@ def _remove_socket(settings: ServeSettings) -> None:
             os.unlink(settings.uds)
 
 
-def _address(settings: ServeSettings, listener: Listener) -> str:
+def _address(settings: ServeSettings, listeners: list[socket.socket]) -> str:
     if settings.uds is not None:
         return f"unix:{settings.uds}"
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    return f"{'http' if settings.certificate is None else 'https'}://{host}:{listener.port}"
+    return f"{'http' if settings.certificate is None else 'https'}://{host}:{listeners[0].getsockname()[1]}"
 
 
 async def _recover(service: Service, settings: ServeSettings, stop: _Stop, address: str) -> None:
@@ -309,8 +307,8 @@ async def _recover(service: Service, settings: ServeSettings, stop: _Stop, addre
                 await opening
 
 
-async def _finish_requests(service: Service, stop: _Stop, seconds: float) -> None:
-    """Wait until no request is being served, at most *seconds*, or until a second signal."""
+async def _finish_requests(service: Service, stop: _Stop, seconds: float) -> bool:
+    """Wait until no request is being served, at most *seconds*, or until a second signal; return whether none is."""
     waits = [asyncio.create_task(service.finished()), asyncio.create_task(stop.second.wait())]
     done, pending = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     for task in pending:
@@ -319,6 +317,7 @@ async def _finish_requests(service: Service, stop: _Stop, seconds: float) -> Non
         dropped = service.active
         text = "%d requests did not finish in time and are dropped"
         logger.warning(text, dropped, extra={"facts": {"event": "dropped", "requests": dropped}})
+    return waits[0] in done
 
 
 async def _close(service: Service, seconds: float) -> int:

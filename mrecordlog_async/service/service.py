@@ -13,6 +13,7 @@ import secrets
 import socket
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from enum import Enum, auto
 from importlib.metadata import version
 from time import monotonic
@@ -24,15 +25,14 @@ from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.model import LogState, RecoveryProgress
 from mrecordlog_async.options import check_type
 from mrecordlog_async.protocol.problems import ProblemError, retry, too_many
+from mrecordlog_async.service.bodies import Bodies
+from mrecordlog_async.service.http import HttpRequest
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.reading.earlier_lists import EarlierLists
 from mrecordlog_async.service.reading.queue_names import Names
-from mrecordlog_async.service.wire.connections import ConnectionCounts
-from mrecordlog_async.service.wire.formats import small_head
-from mrecordlog_async.service.wire.receive import Bodies
-from mrecordlog_async.service.wire.security import EmbeddedGuard, Guard
-from mrecordlog_async.service.wire.send import Sending
-from mrecordlog_async.service.wire.splitting import Splitter
+from mrecordlog_async.service.security import EmbeddedGuard, Guard
+from mrecordlog_async.service.sending import Sending
+from mrecordlog_async.service.splitting import Splitter
 
 logger = logging.getLogger("mrecordlog_async.service")
 
@@ -44,8 +44,24 @@ HEAVY = 2
 """Plans, fetches and truncates of many queues that run at once. Others wait in line, which bounds their memory."""
 
 
-DISK_READS = 4
-"""Responses that are read from the disk at once, each into a part of the room that is left for responses."""
+@dataclass(slots=True)
+class ConnectionCounts:
+    """Counts of connections. refused: above the limit. cut: idle or in a handshake too long, or holding too much.
+
+    unread_bytes: received and not yet processed, or sent and not read. known: the service accepts its connections
+    itself; those of an application are not counted. handshakes: TLS handshakes that began.
+    """
+
+    known: bool = False
+    open: int = 0
+    unread_bytes: int = 0
+    refused: int = 0
+    cut: int = 0
+    handshakes: int = 0
+
+
+READS = 4
+"""Responses that are read at once, each into a part of the room that is left for responses."""
 
 
 class WakeReason(Enum):
@@ -55,6 +71,8 @@ class WakeReason(Enum):
     TIMEOUT = auto()
     ENDED = auto()
     """The queue is deleted, or sealed and read, or the log is drained or closing."""
+    LEFT = auto()
+    """The client has left."""
 
 
 class RefusedRequests:
@@ -101,12 +119,10 @@ class Service:
         self.names = Names()
         self.earlier_lists = EarlierLists()
         self.heavy, self.heaviest = asyncio.Semaphore(HEAVY), asyncio.Lock()
-        self.disk_reads = asyncio.Semaphore(DISK_READS)
+        self.reads = asyncio.Semaphore(READS)
         self.fraction = 0.0
         self.waits_for = ""  # the process that has the log open while opening waits for it
-        self.standalone = False  # no host application's signals or middlewares see its responses
-        # Counted by `Connections`; zeros inside another application.
-        self.connections = ConnectionCounts(charged=self.sending.protocols)
+        self.connections = ConnectionCounts()
         self.tails = 0
         self.requests = 0
         self.active = 0  # requests being served
@@ -115,7 +131,6 @@ class Service:
         self._connections_noted = 0  # refused connections that are in the log
         self.name = self.options.name or socket.gethostname()
         self.log_id = ""  # the log's public id, once it is attached
-        self.small_head = small_head("")
         self.opening = ""  # random, new for every attached log: positions seen under another value may have gone back
         self.opened: dict[int, int] = {}  # queue id → its next position when the log was attached
         self._log: MultiRecordLog | None = None
@@ -135,7 +150,7 @@ class Service:
         """Serve *log*, which the caller opened and will close."""
         self._shutting_down.clear()  # an application of aiohttp may start again
         self.opening, self.opened = secrets.token_hex(8), log.inspection.next_positions()
-        self.log_id, self.small_head = log.inspection.public_id, small_head(log.inspection.public_id)
+        self.log_id = log.inspection.public_id
         self._log = log
         self._attached_at = monotonic()
         self.fraction = 1.0
@@ -218,23 +233,29 @@ class Service:
 
     # Waiting.
 
-    async def wait_for(self, reach: Callable[[], Coroutine[Any, Any, bool]], seconds: float) -> WakeReason:
+    async def wait_for(
+        self, request: HttpRequest, reach: Callable[[], Coroutine[Any, Any, bool]], seconds: float
+    ) -> WakeReason:
         """Wait *seconds* at most for what *reach* waits for, such as `log.wait_for`; a shutdown ends it."""
         if self.shutting_down:
             return WakeReason.ENDED
-        waiting = asyncio.ensure_future(reach())
-        shutting_down = asyncio.ensure_future(self._shutting_down.wait())
+        waits = [asyncio.ensure_future(one) for one in (reach(), self._shutting_down.wait())]
+        waiting, gone = waits[0], request.gone()
         try:
-            await asyncio.wait((waiting, shutting_down), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if gone.done():
+                return WakeReason.LEFT
+            await asyncio.wait((*waits, gone), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             # Asked before the shutdown: records that arrived together with it are still sent.
             if waiting.done():
                 return WakeReason.RECORDS if waiting.result() else WakeReason.ENDED
+            if gone.done():
+                return WakeReason.LEFT
             return WakeReason.ENDED if self.shutting_down else WakeReason.TIMEOUT
         except LogClosedError:
             return WakeReason.ENDED
         finally:
-            waiting.cancel()
-            shutting_down.cancel()
+            for one in waits:
+                one.cancel()
 
     async def wait_for_shutdown(self, seconds: float) -> None:
         """Sleep for *seconds*, or until the service shuts down."""

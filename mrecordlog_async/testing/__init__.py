@@ -93,21 +93,16 @@ async def serving(log: MultiRecordLog) -> AsyncIterator[str]:
 
     Needs the packages of the service: `pip install 'mrecordlog_async[server]'`.
     """
-    from aiohttp import web
-
-    from mrecordlog_async.service.app import build_app
+    from mrecordlog_async.service.connections import running
+    from mrecordlog_async.service.listening import bind
     from mrecordlog_async.service.service import Service
 
     service = Service(None)
     service.attach(log)
-    runner = web.AppRunner(build_app(service), shutdown_timeout=1.0, access_log=None, handler_cancellation=True)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        service.begin_shutdown()
-        await runner.cleanup()
+    sockets = await bind("127.0.0.1", 0)
+    port = sockets[0].getsockname()[1]
+    async with running(service, sockets):
+        yield f"http://127.0.0.1:{port}"
 
 
 @contextmanager

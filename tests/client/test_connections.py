@@ -25,7 +25,8 @@ from mrecordlog_async.client import (
 from mrecordlog_async.client.http1 import SCRATCH_BYTES
 from mrecordlog_async.options import MIB
 from mrecordlog_async.protocol import wire
-from mrecordlog_async.service.wire.listening import Listener, bind_unix
+from mrecordlog_async.service.connections import running
+from mrecordlog_async.service.listening import bind_unix
 from tests.certificates import make_certificate
 from tests.client.faces import Face, InThreads, faces, outcome
 from tests.client.scripted import APPENDED, DRIP_BODY, DRIP_HEAD, DROP, QUEUE, Step, problem, scripted
@@ -504,10 +505,8 @@ async def test_https_checks_the_certificate(face: Face, tmp_path: Path, monkeypa
 async def test_a_unix_socket_works_like_a_host(face: Face, served: Served, tmp_path: Path) -> None:
     """A path without a socket is a service that cannot be reached."""
     path = tmp_path / "socket"
-    listener = Listener([bind_unix(str(path))], served.connections)
-    async with face(f"unix:{path}") as client:
+    async with running(served.service, [bind_unix(str(path))]), face(f"unix:{path}") as client:
         assert await client.append("q", bytes(MIB)) == 0
-    listener.close()
     async with face(f"unix:{tmp_path}/nothing", retry_seconds=0.0) as client:
         with pytest.raises(ServiceUnreachableError, match="no such file or directory"):
             await client.list_queues()

@@ -3,26 +3,48 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
+from typing import Any
 
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import make_mocked_request
 
 from mrecordlog_async.cli.shell.logging_setup import TextFormatter
-from mrecordlog_async.service.wire.access_log import AccessLogger, escaped
+from mrecordlog_async.service.access_log import escaped, log_access
+from tests.serving import Process
 
 
 def test_a_client_forges_no_field(caplog: pytest.LogCaptureFixture) -> None:
     """Quotes, line ends, bytes that are no UTF-8 and control characters of both kinds are escaped."""
     caplog.set_level("INFO")
-    sent = {"User-Agent": 'x" 200 0 "fake', "Referer": "\x9b2J\x1b[2J\r\n\u2028\x7f"}
-    request = make_mocked_request("GET", "/healthz?a=1", headers=sent)
-    AccessLogger(logging.getLogger("access"), "").log(request, web.Response(status=200), 0.1)
+    scope: dict[str, Any] = {
+        "method": "GET",
+        "http_version": "1.1",
+        "raw_path": b"/healthz",
+        "query_string": b"a=1",
+        "client": None,
+        "headers": [
+            (b"user-agent", b'x" 200 0 "fake'),
+            (b"referer", "\x9b2J\x1b[2J\r\n\u2028\x7f".encode()),
+        ],
+    }
+    log_access(scope, 200, 0, 0.1)
     (line,) = caplog.messages
     assert line.endswith(r'"GET /healthz?a=1 HTTP/1.1" 200 0 "\u009b2J\u001b[2J\r\n\u2028\u007f" "x\" 200 0 \"fake"')
     assert line.isascii()
     assert line.isprintable()
     assert escaped("\udcff") == r"\udcff"  # stands for a byte of a header outside UTF-8
+
+
+def test_serve_logs_a_line_per_request(directory: Path) -> None:
+    """With the size of its response, and only where that was asked for."""
+    with Process(directory, ["--access-log"]) as service:
+        for _ in range(2):
+            assert service._status_of("/readyz") == 200
+        _, log = service.stop()
+    lines = [line for line in log.splitlines() if "GET /readyz HTTP/1.1" in line]
+    assert len(lines) >= 2
+    assert "127.0.0.1 [" in lines[-1]
+    assert '" 200 ' in lines[-1]
 
 
 def test_no_message_controls_a_terminal() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,7 +15,7 @@ from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.protocol.consumer_schemas import RuleResponse
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.routes.consumers import CONSUMERS_AT_ONCE, _list_all
-from mrecordlog_async.service.wire.send import PIECE_CHARGE_BYTES
+from mrecordlog_async.service.sending import HELD_BYTES
 from tests.served import Response, Served, serving
 
 ONE = "/v1/queues/q/consumers/billing"
@@ -406,12 +405,12 @@ async def test_a_long_list_of_rules_is_made_in_pieces(directory: Path, monkeypat
 
 async def test_lists_of_consumers_are_charged_like_other_long_responses(directory: Path) -> None:
     """One that waits for its reader holds a piece, not the list; above the budget the next one is refused."""
-    options = ServiceOptions(sending_bytes=PIECE_CHARGE_BYTES)
+    options = ServiceOptions(sending_bytes=HELD_BYTES)
     async with serving(directory, options=options) as served:
         await served.log.create_queue("q")
         for number in range(CONSUMERS_AT_ONCE + 1):
             await served.log.create_consumer("q", f"c{number}")
-        with served.service.sending.enter(cast(Any, SimpleNamespace(protocol=None, transport=None))):
+        with served.service.sending.enter():
             for path in ("/v1/consumers", "/v1/queues/q/consumers"):
                 assert (await served.call("GET", path)).status == 429
             assert (await served.call("GET", "/v1/queues/q/consumers/c1")).status == 200

@@ -6,7 +6,6 @@ import asyncio
 import gzip
 import json
 import random
-import sys
 import tracemalloc
 import zlib
 from collections.abc import AsyncIterator, Callable
@@ -18,16 +17,15 @@ from typing import Any
 import msgspec
 import pytest
 from aiohttp import ClientSession, web
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mrecordlog_async.aiohttp import LOG, setup
 from mrecordlog_async.protocol.problems import ProblemError
+from mrecordlog_async.service.bodies import STEP_BYTES, Expansion
 from mrecordlog_async.service.options import ServiceOptions
-from mrecordlog_async.service.wire import encodings
-from mrecordlog_async.service.wire.budgets import Budget
-from mrecordlog_async.service.wire.encodings import STEP_BYTES, expander
-from mrecordlog_async.service.wire.splitting import Splitter
+from mrecordlog_async.service.sending import Budget
+from mrecordlog_async.service.splitting import Splitter
 from tests.served import Response, Served, serving
 from tests.service.uvicorn_served import mounted
 
@@ -120,8 +118,19 @@ async def test_ten_thousand_tiny_members_are_one_body(either: Served) -> None:
         (zlib.compress(b"one") + b"more", "deflate", 400, "bytes follow"),
         (gzip.compress(gzip.compress(b"x")), "gzip, gzip", 415, "gzip, deflate"),
         (b"x", "br", 415, "gzip, deflate"),
+        (b"x", "zstd", 415, "gzip, deflate"),
     ],
-    ids=["cut off", "cut in its head", "zlib cut off", "text", "text after gzip", "text after zlib", "twice", "brotli"],
+    ids=[
+        "cut off",
+        "cut in its head",
+        "zlib cut off",
+        "text",
+        "text after gzip",
+        "text after zlib",
+        "twice",
+        "brotli",
+        "zstd",
+    ],
 )
 async def test_a_body_that_is_not_what_its_encoding_says_is_refused(
     either: Served, body: bytes, encoding: str, status: int, says: str
@@ -208,11 +217,11 @@ def test_expansion_does_not_depend_on_how_a_body_arrives(
     """Every way of cutting it gives the same bytes, in steps of a bounded size."""
     encoding, encode = encoder
     sent, found = encode(body * 2), bytearray()
-    expanding = expander(encoding)
-    if expanding is None:
+    if encoding == "identity":
         return
+    expanding = Expansion(encoding.lower().removeprefix("x-"))
     for at in range(0, len(sent), piece_bytes):
-        for part in expanding.expand(sent[at : at + piece_bytes]):
+        for part in expanding.parts(sent[at : at + piece_bytes]):
             assert len(part) <= STEP_BYTES
             found += part
     if sent:
@@ -226,10 +235,9 @@ def test_a_damaged_body_is_refused_or_is_the_same(encoding: str, body: bytes, at
     encode = gzip.compress if encoding == "gzip" else zlib.compress
     sent = bytearray(encode(body))
     sent[at % len(sent)] ^= change
-    expanding = expander(encoding)
-    assert expanding is not None
+    expanding = Expansion(encoding)
     try:
-        found = b"".join(expanding.expand(bytes(sent)))
+        found = b"".join(expanding.parts(bytes(sent)))
         expanding.end()
     except ProblemError as problem:
         assert problem.status == 400
@@ -238,71 +246,13 @@ def test_a_damaged_body_is_refused_or_is_the_same(encoding: str, body: bytes, at
         assert found == body
 
 
-# zstd, which the standard library has from Python 3.14 on; before that, its backport stands in for it here.
-
-
-@pytest.fixture
-def zstd(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module that compresses with zstd; bodies with it are taken."""
-    name = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
-    module = pytest.importorskip(name)
-    monkeypatch.setattr(encodings, "zstd", module)
-    monkeypatch.setitem(encodings._BY_NAME, "zstd", encodings._Zstd)
-    return module
-
-
-async def test_a_zstd_body_is_stored_as_what_it_expands_to(either: Served, zstd: Any) -> None:
-    """One frame or several, whole or in chunks, by the own server and under uvicorn."""
-    body = b"".join(b'{"event": %d}\n' % number for number in range(20_000))
-    frames = b"".join(zstd.compress(body[at : at + 9_999]) for at in range(0, len(body), 9_999))
-    for sent in (zstd.compress(body), frames):
-        assert (await post(either, sent, "zstd")).status == 200
-
-        async def chunks(sent: bytes = sent) -> AsyncIterator[bytes]:
-            for at in range(0, len(sent), 777):
-                yield sent[at : at + 777]
-
-        headers = {"Content-Encoding": "zstd"}
-        async with either.session.post(either.url + RECORDS, data=chunks(), headers=headers) as done:
-            assert done.status == 200
-    assert [record.payload for record in either.log.range("q")] == [body] * 4
-
-
-async def test_a_zstd_bomb_ends_at_the_limit_of_a_body(either: Served, zstd: Any) -> None:
-    """A gigabyte of zeros in some 90 KB. A frame that needs a larger window than HTTP allows is refused at its head."""
-    bomb = zstd.compress(bytes(1 << 20)) * 1_000
-    assert len(bomb) < 1 << 17
-    refused = await post(either, bomb, "zstd")
-    assert (refused.status, refused.json()["code"]) == (413, "too_large")
-    packer = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 24})
-    wide = packer.compress(b"x", mode=packer.FLUSH_BLOCK) + packer.flush()
-    refused = await post(either, wide, "zstd")
-    assert (refused.status, refused.json()["code"]) == (400, "bad_body")
-    assert either.service.bodies.budget.used == 0
-    assert either.log.next_position("q") == 0
-
-
-@pytest.mark.parametrize("change", ["cut off", "cut in its head", "text", "text after the frame"])
-async def test_what_is_no_zstd_is_refused(either: Served, zstd: Any, change: str) -> None:
-    """Nothing of it is stored."""
-    whole: bytes = zstd.compress(b"whole" * 100)
-    bodies = {"cut off": whole[:-3], "cut in its head": whole[:4], "text": b"plain text"}
-    refused = await post(either, bodies.get(change, whole + b"more"), "zstd")
-    assert (refused.status, refused.json()["code"]) == (400, "bad_body")
-    assert either.log.next_position("q") == 0
-
-
-@given(body=st.binary(max_size=200_000), piece_bytes=st.integers(1, 5_000))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_expansion_of_zstd_does_not_depend_on_how_it_arrives(zstd: Any, body: bytes, piece_bytes: int) -> None:
-    """As for the other encodings."""
-    sent, found, expanding = zstd.compress(body * 20), bytearray(), encodings._Zstd()
-    for at in range(0, len(sent), piece_bytes):
-        for part in expanding.expand(sent[at : at + piece_bytes]):
-            assert len(part) <= STEP_BYTES
-            found += part
-    expanding.end()
-    assert found == body * 20
+async def test_encodings_and_formats_that_are_not_supported_are_refused(served: Served) -> None:
+    """Arrow and zstd would otherwise be stored as one record that nobody means."""
+    for headers in ({"Content-Encoding": "zstd"}, {"Content-Type": "application/vnd.apache.arrow.stream"}):
+        refused = await served.call("POST", RECORDS, b"\x28\xb5\x2f\xfd", headers=headers)
+        assert refused.status == 415
+    assert "Arrow is not accepted" in refused.json()["detail"]
+    assert served.log.next_position("q") == 0
 
 
 # JSON values.

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from mrecordlog_async.service.bodies import _RateClock
 from mrecordlog_async.service.options import ServiceOptions
-from mrecordlog_async.service.wire import receive
-from mrecordlog_async.service.wire.receive import _RateClock
-from mrecordlog_async.service.wire.security import LOOPBACK_HOSTS, host_name
+from mrecordlog_async.service.security import LOOPBACK_HOSTS, host_name
 from mrecordlog_async.support.heap import resident_bytes
 from tests.cached_files import CachedFiles
 from tests.served import Served, serving
@@ -78,7 +77,7 @@ async def test_a_connection_without_a_request_is_cut(served: Served, sent: bytes
     now = asyncio.get_running_loop().time()
     async with raw(served) as connection:
         await connection.send(sent)
-        while not served.connections.count:
+        while not served.connections.known:
             await asyncio.sleep(0.001)
         served.connections.sweep(now)
         served.connections.sweep(now + 9)
@@ -94,7 +93,7 @@ async def test_dripping_headers_do_not_win_time(served: Served) -> None:
     async with raw(served) as connection:
         for second, byte in enumerate(b"GET / HTTP"):
             await connection.send(bytes([byte]))
-            while not served.connections.count:
+            while not served.connections.known:
                 await asyncio.sleep(0.001)
             served.connections.sweep(now + second)
         served.connections.sweep(now + 10)
@@ -111,13 +110,13 @@ async def test_connections_are_watched_while_requests_wait_for_another(served: S
     now = asyncio.get_running_loop().time()
     async with raw(served) as polling, raw(served):
         await polling.send(b"GET /v1/queues/q/records?wait=30 HTTP/1.1\r\nHost: x\r\n\r\n")
-        while not served.service.tails or served.connections.count < 2:
+        while not served.service.tails or len(served.connections.known) < 2:
             await asyncio.sleep(0.001)
         await polling.send(behind)
-        while not any(connection._messages for connection in served.connections._server.connections):
+        while not any(connection.held for connection in served.connections.known.values()):
             await asyncio.sleep(0.001)
         served.connections.sweep(now)
-        assert served.connections.counts.unread_bytes in (0, 3)
+        assert served.connections.counts.unread_bytes == len(behind)
         served.connections.sweep(now + 10)
         assert served.connections.counts.cut == 1
 
@@ -126,7 +125,7 @@ async def test_an_error_does_not_end_the_watch(
     served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An error in one second is logged, and connections are checked again in the next."""
-    monkeypatch.setattr("mrecordlog_async.service.wire.connections.SWEEP_SECONDS", 0.0)
+    monkeypatch.setattr("mrecordlog_async.service.connections.SWEEP_SECONDS", 0.0)
     looks = 0
 
     def look() -> None:
@@ -177,19 +176,24 @@ async def test_half_a_body_is_408_and_cut(directory: Path, sent: bytes) -> None:
     [b"zz\r\nabc\r\n", b"3\r\nabcdef\r\n0\r\n\r\n", b"-1\r\nabc", b"f" * 21 + b"\r\nabc"],
     ids=["no number", "longer than its size", "negative", "above 64 bits"],
 )
-async def test_a_malformed_chunk_is_400(served: Served, monkeypatch: pytest.MonkeyPatch, chunks: bytes) -> None:
-    """It is not mistaken for a body that is slow, and the deadline of one is not waited for."""
-    monkeypatch.setattr(receive, "CHECK_SECONDS", 0.01)
-    begun = served.service.requests
-    async with raw(served) as connection:
-        await connection.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
-        while served.service.requests == begun:
-            await asyncio.sleep(0.001)  # with its head, aiohttp itself refuses a malformed body
-        await connection.send(chunks)
-        assert await connection.status() == 400
-        await connection.reader.readuntil(b"a chunk of the body is malformed")  # the connection ends 10 s later
-    assert served.log.next_position("q") == 0
-    assert served.service.bodies.budget.used == 0
+async def test_a_malformed_chunk_is_refused(directory: Path, chunks: bytes) -> None:
+    """Nothing of the body is stored. aiohttp tells nobody of such a chunk before the body has ended.
+
+    A few bytes end with the deadline of a body, and many at once: what a body may hold besides its bytes is bounded.
+    """
+    async with serving(directory, ServiceOptions(body_seconds=0.2)) as served:
+        await served.log.create_queue("q")
+        for more, statuses in ((b"", (408,)), (b"x" * 20_000, (400, 408))):
+            begun = served.service.requests
+            async with raw(served) as connection:
+                await connection.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+                while served.service.requests == begun:
+                    await asyncio.sleep(0.001)
+                await connection.send(chunks + more)
+                assert await connection.status() in statuses
+        assert served.log.next_position("q") == 0
+        assert served.service.bodies.budget.used == 0
+        assert (await served.call("POST", "/v1/queues/q/records", b"next")).status == 200
 
 
 @pytest.mark.parametrize(
@@ -294,7 +298,7 @@ async def test_a_thousand_idle_and_half_open_connections_cost_little(directory: 
         connections = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(1_000)]
         for _, writer in connections[::2]:
             writer.write(b"POST /v1/queues/q/records HTTP/1.1\r\nHost: x\r\nX-Half")
-        while served.connections.count < 1_000:
+        while len(served.connections.known) < 1_000:
             await asyncio.sleep(0.001)
         assert await still_answers(served)
         grown = (
@@ -303,7 +307,7 @@ async def test_a_thousand_idle_and_half_open_connections_cost_little(directory: 
         assert grown < 100_000_000
         served.connections.sweep(0.0)
         served.connections.sweep(1_000.0)
-        while served.connections.count > 1:  # the one that asked for health
+        while len(served.connections.known) > 1:  # the one that asked for health
             await asyncio.sleep(0.001)
         for _, writer in connections:
             writer.transport.abort()
@@ -518,7 +522,8 @@ async def test_probes_by_address_reach_health_under_any_hosts(directory: Path) -
 )
 async def test_a_path_that_can_be_read_in_two_ways_is_refused(served: Served, line: bytes) -> None:
     """What the router matched, what a proxy checked and the queue that is used are the same."""
-    assert await ask(served, line + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx") == 400
+    expected = 400 if b"#" in line else 404  # only names are decoded
+    assert await ask(served, line + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx") == expected
     assert served.log.list_queues() == ["q"]
     assert served.log.next_position("q") == 0
 

@@ -19,10 +19,10 @@ import pytest
 from mrecordlog_async import Limits, LogState, MultiRecordLog
 from mrecordlog_async.cli.shell import exit_codes
 from mrecordlog_async.service.options import ServiceOptions
+from mrecordlog_async.service.security import is_loopback
 from mrecordlog_async.service.server import LOG_FAILED, ExposedError, ServeSettings, check_exposure, serve
 from mrecordlog_async.service.service import Service
 from mrecordlog_async.service.watching.systemd import Status
-from mrecordlog_async.service.wire.security import is_loopback
 from tests.cached_files import CachedFiles
 
 

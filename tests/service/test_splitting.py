@@ -14,8 +14,8 @@ from mrecordlog_async.model import Run
 from mrecordlog_async.protocol import wire
 from mrecordlog_async.protocol.problems import ProblemError
 from mrecordlog_async.protocol.schemas import AppendRequest
-from mrecordlog_async.service.wire.budgets import Budget
-from mrecordlog_async.service.wire.splitting import _BY_TYPE, PIECE_BYTES
+from mrecordlog_async.service.sending import Budget
+from mrecordlog_async.service.splitting import _BY_TYPE, PIECE_BYTES
 
 JSON = "application/json"
 RECORDS_MAX = 100_000

@@ -12,9 +12,9 @@ import aiohttp
 import pytest
 
 from mrecordlog_async.client import BlockingRecordLogClient, ServiceUnreachableError
+from mrecordlog_async.service import tls
 from mrecordlog_async.service.server import ServeSettings, serve
-from mrecordlog_async.service.wire import tls
-from mrecordlog_async.service.wire.tls import Certificate
+from mrecordlog_async.service.tls import Certificate
 from tests.certificates import make_certificate
 from tests.cli.running import mrecordlog
 from tests.serving import Process

@@ -58,4 +58,5 @@ async def mounted(directory: Path, options: ServiceOptions | None = None, **log_
     mount(app, PREFIX, options=options)
     (bridge,) = app.state.mrecordlog_mounts
     async with running(app) as server, aiohttp.ClientSession() as session:
-        yield Mounted(bridge._service, bridge._connections, port_of(server), session)
+        connections: Any = None  # they are uvicorn's
+        yield Mounted(bridge.service, connections, port_of(server), session)

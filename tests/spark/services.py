@@ -7,18 +7,17 @@ import json
 import shutil
 import threading
 from collections.abc import Coroutine, Iterable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.request import Request, urlopen
 
-from aiohttp import web
-
 from mrecordlog_async import Limits, MultiRecordLog
 from mrecordlog_async.model import QueueSummary
-from mrecordlog_async.service.app import build_app
+from mrecordlog_async.service.connections import Connections, running
+from mrecordlog_async.service.listening import bind
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.service import Service
-from tests.served import stop_listening
 from tests.serving import free_port
 
 T = TypeVar("T")
@@ -54,8 +53,7 @@ class ThreadedService:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self.log: MultiRecordLog
-        self._runner: web.AppRunner
-        self._listening: asyncio.Server
+        self._running: AbstractAsyncContextManager[Connections]
         self.start()
 
     @property
@@ -153,15 +151,13 @@ class ThreadedService:
     async def _start(self) -> None:
         service = Service(ServiceOptions(tokens=self.tokens, name=self._name))
         self.log = await service.open(self.directory, limits=self._limits)
-        self._runner = web.AppRunner(build_app(service), handle_signals=False, shutdown_timeout=1.0)
-        await self._runner.setup()
-        assert self._runner.server is not None
-        self._listening = await self._loop.create_server(self._runner.server, self.host, self.port, reuse_address=True)
-        self.port = self._listening.sockets[0].getsockname()[1]
+        sockets = await bind(self.host, self.port)
+        self.port = sockets[0].getsockname()[1]
+        self._running = running(service, sockets)
+        await self._running.__aenter__()
 
     async def _stop(self) -> None:
-        await stop_listening(self._listening)
-        await self._runner.cleanup()
+        await self._running.__aexit__(None, None, None)
         await self.log.close()
 
 

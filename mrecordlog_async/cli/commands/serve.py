@@ -35,7 +35,7 @@ from mrecordlog_async.tokens import read_private_tokens
 
 if TYPE_CHECKING:
     from mrecordlog_async.service.options import ServiceOptions
-    from mrecordlog_async.service.wire.tls import Certificate
+    from mrecordlog_async.service.tls import Certificate
 
 logger = logging.getLogger("mrecordlog_async.serve")
 
@@ -112,7 +112,7 @@ def log_end(error: Exception, directory: str) -> int:
 
 
 def _certificate(values: dict[str, Any]) -> Certificate | None:
-    from mrecordlog_async.service.wire.tls import Certificate
+    from mrecordlog_async.service.tls import Certificate
 
     if not values["tls_cert"]:
         if values["tls_key"]:
@@ -128,7 +128,7 @@ def _certificate(values: dict[str, Any]) -> Certificate | None:
 
 def _service_options(values: dict[str, Any]) -> ServiceOptions:
     from mrecordlog_async.service.options import ServiceOptions
-    from mrecordlog_async.service.wire.security import LOOPBACK_HOSTS, is_loopback
+    from mrecordlog_async.service.security import LOOPBACK_HOSTS, is_loopback
 
     allowed = frozenset(values["allow_host"] or ())
     on_loopback = values["uds"] is None and is_loopback(values["host"])

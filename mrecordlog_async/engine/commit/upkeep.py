@@ -96,7 +96,6 @@ class Upkeep:
         # Free the space of removed segments at once, not in steps: appends wait for it.
         self._short_of_space = False
         self.freed_bytes = 0
-        self.on_commit: Callable[[CommitResult], object] | None = None  # for telemetry, if there is any
         self._journal = parts.journal
         self._queues = parts.queues
         self._admission = parts.admission
@@ -271,8 +270,6 @@ class Upkeep:
     def count(self, result: CommitResult) -> None:
         """Count a stored batch. What failed for lack of space may be tried again after it."""
         counters = self._counters
-        if self.on_commit is not None:
-            self.on_commit(result)
         counters.commits += 1
         counters.written_bytes += result.written_bytes
         if result.rolled:

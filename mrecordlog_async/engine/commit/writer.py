@@ -134,10 +134,6 @@ class Writer:
         """Number of records in the batch that is being stored."""
         return count_records(self._all_in_flight())
 
-    def observe_commits(self, observe: Callable[[CommitResult], object]) -> None:
-        """Call *observe* after every batch that was stored."""
-        self._upkeep.on_commit = observe
-
     def begin_segment(self) -> asyncio.Future[bool]:
         """See `Upkeep.begin_segment`."""
         return self._upkeep.begin_segment()

@@ -7,25 +7,24 @@ from collections.abc import Collection
 from datetime import datetime
 from urllib.parse import unquote_to_bytes
 
-from aiohttp import web
-
 from mrecordlog_async.errors import ConsumerNameError, QueueNameError
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.model import tick_of_time
 from mrecordlog_async.names import check_consumer_name, check_name
 from mrecordlog_async.protocol.problems import bad_request
+from mrecordlog_async.service.http import HttpRequest
 from mrecordlog_async.support.nearest import did_you_mean, nearest
 
 POSITION_LIMIT = 2**63
 
 
-def queue_of(request: web.Request) -> str:
+def queue_of(request: HttpRequest) -> str:
     """Return the queue that the path names.
 
-    It is cut from the raw path and percent-decoded exactly once, so %2F is a character of the name and %252F is the
+    It was cut from the raw path, and is percent-decoded exactly once: %2F is a character of the name, and %252F is the
     text "%2F". It is never interpreted as a path.
     """
-    raw = _raw_names(request)[0]
+    raw = request.names[0]
     try:
         name = unquote_to_bytes(raw).decode() if "%" in raw or not raw.isascii() else raw
     except UnicodeDecodeError:
@@ -34,9 +33,9 @@ def queue_of(request: web.Request) -> str:
     return name
 
 
-def consumer_of(request: web.Request) -> str:
+def consumer_of(request: HttpRequest) -> str:
     """Return the consumer that the path names, decoded as a queue is."""
-    raw = _raw_names(request)[1]
+    raw = request.names[1]
     try:
         name = unquote_to_bytes(raw).decode()
     except UnicodeDecodeError:
@@ -45,32 +44,12 @@ def consumer_of(request: web.Request) -> str:
     return name
 
 
-def _raw_names(request: web.Request) -> tuple[str, str]:
-    """Return the parts of the raw path that the router took as names of queue and consumer, still percent-encoded.
-
-    A proxy in front of the service may decide by the raw path, so the rest of the path must have only one reading: the
-    router drops what follows a '#', and it percent-decodes outside the names too.
-    """
-    path = request.raw_path.partition("?")[0]
-    _, fixed, rest = path.rpartition("/v1/queues/")
-    queue, _, action = rest.partition("/")
-    consumer = ""
-    if action.startswith("consumers/"):
-        _, consumer, *after = action.split("/", 2)
-        action = "".join(after)
-    if not fixed or "#" in path or "%" in action:
-        raise bad_request(
-            "the path must be /v1/queues/NAME…, with only names percent-encoded, including their '#'", "path"
-        )
-    return queue, consumer
-
-
 SINCE_PARAMETER = ("since", "first time to read, like 2026-11-22T09:30:00Z: starts with the first record stored then")
 
 
-def check_query(request: web.Request, allowed: Collection[str]) -> None:
+def check_query(request: HttpRequest, allowed: Collection[str]) -> None:
     """Refuse parameters that the route does not know or that appear twice: a misspelt limit must not be ignored."""
-    names = [name for name, _ in request.query.items()]
+    names = [name for name, _ in request.pairs]
     for name in names:
         if name not in allowed:
             known = ", ".join(sorted(allowed)) or "none"
@@ -80,7 +59,7 @@ def check_query(request: web.Request, allowed: Collection[str]) -> None:
         raise bad_request("a parameter appears twice; send it once", "parameter")
 
 
-def number(request: web.Request, name: str, *, minimum: int = 0, limit: int = POSITION_LIMIT) -> int | None:
+def number(request: HttpRequest, name: str, *, minimum: int = 0, limit: int = POSITION_LIMIT) -> int | None:
     """Return the parameter as a whole number in *minimum* … *limit* - 1; None if it is absent."""
     text = request.query.get(name)
     if text is None:
@@ -92,7 +71,7 @@ def number(request: web.Request, name: str, *, minimum: int = 0, limit: int = PO
     raise bad_request(f"{name} must be a whole number in {minimum} … {limit - 1}, not {shown}", "parameter")
 
 
-def seconds(request: web.Request, name: str) -> float | None:
+def seconds(request: HttpRequest, name: str) -> float | None:
     """Return the parameter as a number of seconds, whole or with a fraction; None if it is absent."""
     text = request.query.get(name)
     if text is None:
@@ -102,7 +81,7 @@ def seconds(request: web.Request, name: str) -> float | None:
     raise bad_request(f"{name} must be a number of seconds such as 30 or 0.5, not {text[:40]!r}", "parameter")
 
 
-def moment(request: web.Request, name: str) -> datetime | None:
+def moment(request: HttpRequest, name: str) -> datetime | None:
     """Return the parameter as a time; None if it is absent."""
     text = request.query.get(name)
     # The space was a plus, if somebody did not percent-encode it.
@@ -122,7 +101,7 @@ def time_of_text(text: str, name: str) -> datetime:
     return time
 
 
-async def start_of(log: MultiRecordLog, request: web.Request, queue: str, *, or_next: bool = False) -> int:
+async def start_of(log: MultiRecordLog, request: HttpRequest, queue: str, *, or_next: bool = False) -> int:
     """Return the position to read *queue* from: `start`, the first record stored `since` a time, or the first one.
 
     *or_next*: `start` may be the word `next`.
@@ -137,7 +116,7 @@ async def start_of(log: MultiRecordLog, request: web.Request, queue: str, *, or_
     return log.first_position(queue) if start is None else start
 
 
-def flag(request: web.Request, name: str) -> bool:
+def flag(request: HttpRequest, name: str) -> bool:
     """Return whether a switch is on: 1, true or an empty value; 0, false or absent is off."""
     text = request.query.get(name, "0").lower()
     if text in ("", "1", "true"):
@@ -147,7 +126,7 @@ def flag(request: web.Request, name: str) -> bool:
     raise bad_request(f"{name} must be 0 or 1", "parameter")
 
 
-def as_text(request: web.Request) -> bool:
+def as_text(request: HttpRequest) -> bool:
     """Return whether the client wants payloads as text instead of base64."""
     wanted = request.query.get("as", "base64")
     if wanted not in ("base64", "text"):

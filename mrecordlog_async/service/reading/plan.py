@@ -28,7 +28,7 @@ from mrecordlog_async.protocol.bulk_schemas import Piece, PlanRequest, PlanStart
 from mrecordlog_async.protocol.problems import bad_request, too_large
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.reading.queue_checks import check_entries, misses, status_of, summary_of
-from mrecordlog_async.service.wire.turns import Turns
+from mrecordlog_async.service.turns import Turns
 
 
 def head_of(run: Run, records_max: int, bytes_max: int, *, at_least_one: bool) -> tuple[int, int]:

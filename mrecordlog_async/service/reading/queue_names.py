@@ -6,7 +6,7 @@ import asyncio
 from time import monotonic
 
 from mrecordlog_async.log import MultiRecordLog
-from mrecordlog_async.service.wire.turns import Turns, sorted_in_turns
+from mrecordlog_async.service.turns import Turns, sorted_in_turns
 
 RANKED_SECONDS = 10.0
 """An order that changes with every record is found again after this time: with 100,000 queues it takes 40 ms."""

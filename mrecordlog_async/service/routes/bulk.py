@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from datetime import datetime
-from functools import partial
 from typing import TypeVar
 
 import msgspec
-from aiohttp import web
 
 from mrecordlog_async.errors import ConsumerBehindError, QueueNotFoundError
 from mrecordlog_async.log import MultiRecordLog
@@ -34,25 +32,23 @@ from mrecordlog_async.protocol.bulk_schemas import (
     TruncateManyResponse,
     TruncateOne,
 )
-from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.protocol.problems import detail_of
-from mrecordlog_async.service.reading.fetch import WINDOW_BYTES, Fetcher, HeldRuns, pinned_bytes
+from mrecordlog_async.service.http import PIECE_BYTES, HttpRequest, HttpResponse, Stream
+from mrecordlog_async.service.reading.fetch import WINDOW_BYTES, Fetcher
 from mrecordlog_async.service.reading.parameters import check_query, time_of_text
 from mrecordlog_async.service.reading.plan import Planner
 from mrecordlog_async.service.reading.queue_checks import check_entries, status_of, summary_of
 from mrecordlog_async.service.routes.queue_options import options_of_request
 from mrecordlog_async.service.routes.route import (
-    PIECE_BYTES,
     Route,
     decode_control,
     encode_list,
+    json_of,
     json_response,
-    send_json,
 )
+from mrecordlog_async.service.sending import HELD_BYTES
 from mrecordlog_async.service.service import Service
-from mrecordlog_async.service.wire.formats import send, take_runs
-from mrecordlog_async.service.wire.send import PIECE_CHARGE_BYTES
-from mrecordlog_async.service.wire.turns import Turns
+from mrecordlog_async.service.turns import Turns
 
 Body = TypeVar("Body")
 One = TypeVar("One")
@@ -67,7 +63,7 @@ LARGE_BYTES = MIB
 
 @asynccontextmanager
 async def bulk_request(
-    service: Service, request: web.Request, decoder: msgspec.json.Decoder[Body], *, strings_max: int = 0
+    service: Service, request: HttpRequest, decoder: msgspec.json.Decoder[Body], *, strings_max: int = 0
 ) -> AsyncIterator[tuple[MultiRecordLog, Body]]:
     """Receive and decode the body of a bulk request; it is charged until the end of the `with` block.
 
@@ -86,7 +82,7 @@ async def bulk_request(
             yield log, requested
 
 
-async def positions_many(service: Service, request: web.Request) -> web.StreamResponse:
+async def positions_many(service: Service, request: HttpRequest) -> HttpResponse:
     """Show where the records of many queues begin that were stored at a time or later."""
     async with bulk_request(service, request, _positions_decoder) as (log, requested):
         service.check_opening(requested.opening)
@@ -102,7 +98,7 @@ async def positions_many(service: Service, request: web.Request) -> web.StreamRe
             found[at] = await _position_at(log, wanted[at], time)
             await turns.rest()
         parts = [b'{"queues":[', *await encode_list([found[at] for at in range(len(wanted))]), b"]}"]
-    return await send_json(service, request, parts)
+    return json_of(service, parts)
 
 
 async def _position_at(log: MultiRecordLog, requested: PositionOne, time: datetime) -> QueuePosition:
@@ -118,14 +114,14 @@ async def _position_at(log: MultiRecordLog, requested: PositionOne, time: dateti
         return QueuePosition(requested.queue, QueueStatus.MISSING)
 
 
-async def plan_many(service: Service, request: web.Request) -> web.StreamResponse:
+async def plan_many(service: Service, request: HttpRequest) -> HttpResponse:
     """Return ranges with counts and cut points, for start positions and limits."""
     async with bulk_request(service, request, _plan_decoder) as (log, requested):
         service.check_opening(requested.opening)
         starts = await _requested_or_all(service, requested.queues, PlanStart)
         plans = await Planner(log, requested, service.options).plan(starts)
         parts = await _encode_plans(plans)
-    return await send_json(service, request, parts)
+    return json_of(service, parts)
 
 
 async def _requested_or_all(service: Service, requested: list[One] | None, one: Callable[[str], One]) -> list[One]:
@@ -143,55 +139,24 @@ async def _encode_plans(plans: list[QueuePlan]) -> list[bytes]:
     return [b'{"queues":[', *listed, b'],"records":%d,"bytes":%d}' % (records, size)]
 
 
-async def fetch_many(service: Service, request: web.Request) -> web.StreamResponse:
+async def fetch_many(service: Service, request: HttpRequest) -> HttpResponse:
     """Send many ranges as one stream of runs; all are checked before the first byte."""
     async with bulk_request(service, request, _fetch_decoder) as (log, requested):
-        fetcher = Fetcher(log, service.options)
-        response = web.StreamResponse(headers={LOG_ID: service.log_id})
-        response.content_type = wire.CONTENT_TYPE
-        if requested.payload:
-            parts = await fetcher.fetch(requested.ranges)
-            if fetcher.size is not None:
-                response.content_length = fetcher.size
-            if fetcher.is_copy:
-                size = sum(len(run.payload) for part in parts for run in part.held)
-                out = service.sending.enter(
-                    request, max(size, WINDOW_BYTES if fetcher.left else 0) + PIECE_CHARGE_BYTES
-                )
-            else:
-                out = service.sending.enter(
-                    request, PIECE_CHARGE_BYTES + fetcher.held_bytes, partial(pinned_bytes, log, parts)
-                )
-            pieces = wire.encode(_drained(parts))
-        else:
-            pieces = wire.encode_positions(await fetcher.positions(requested.ranges))
-            out = service.sending.enter(request, PIECE_CHARGE_BYTES + fetcher.held_bytes)
+        fetcher = Fetcher(log, requested.ranges)
+        await fetcher.check(service.options)
     # Outside the block: a reader may take minutes, and what it holds is charged to the responses.
-    gathered = _read_pieces(fetcher, parts) if fetcher.is_copy else wire.gather(pieces, PIECE_BYTES)
-    return await send(request, response, gathered, out)
+    with service.sending.making(WINDOW_BYTES + HELD_BYTES) as out:
+        if not requested.payload:
+            positions = wire.gather(wire.encode_positions(await fetcher.positions()), PIECE_BYTES)
+            return Stream(positions, out, wire.CONTENT_TYPE)
+        parts, size = await fetcher.window(), None  # before the response begins: damage has its status
+        if fetcher.is_done:
+            out.add(sum(len(run.payload) for part in parts for run in part.held) - WINDOW_BYTES)
+            size = fetcher.size_of(parts)
+        return Stream(fetcher.body(parts), out, wire.CONTENT_TYPE, None, size)
 
 
-async def _read_pieces(fetcher: Fetcher, parts: list[HeldRuns]) -> AsyncIterator[bytes]:
-    """Yield the body: *parts*, and what is left, which is read from the disk once they are sent."""
-    encoder = wire.Encoder()
-    yield wire.PREAMBLE
-    while parts:
-        for piece in wire.gather(encoder.encode(_drained(parts), fetcher.continues), PIECE_BYTES):
-            yield piece
-        parts = await fetcher.more()
-    yield encoder.trailer()
-
-
-def _drained(parts: list[HeldRuns]) -> Iterator[wire.QueueRuns]:
-    """Yield the parts and drop each one sent, so that the list always holds what is left."""
-    parts.reverse()
-    while parts:
-        queue, queue_id, held, times = parts[-1]
-        yield wire.QueueRuns(queue, queue_id, take_runs(held), times)
-        parts.pop()
-
-
-async def create_many(service: Service, request: web.Request) -> web.StreamResponse:
+async def create_many(service: Service, request: HttpRequest) -> HttpResponse:
     """Create queues in one step, all or none."""
     most = service.options.entries
     async with bulk_request(service, request, _create_decoder, strings_max=most) as (log, requested):
@@ -209,7 +174,7 @@ async def for_each(items: Sequence[One], call: Callable[[One], Awaitable[Result]
     return results
 
 
-async def truncate_many(service: Service, request: web.Request) -> web.StreamResponse:
+async def truncate_many(service: Service, request: HttpRequest) -> HttpResponse:
     """Truncate many queues; each truncate is carried out, and durable, or refused independently.
 
     With up_to_consumers, a queue whose consumer is behind is truncated up to where that consumer stands.
@@ -218,7 +183,7 @@ async def truncate_many(service: Service, request: web.Request) -> web.StreamRes
         service.check_opening(requested.opening)
         results = await for_each(requested.queues, lambda one: _truncate(log, one, requested.up_to_consumers))
         parts = [b'{"queues":[', *await encode_list(results), b"]}"]
-    return await send_json(service, request, parts)
+    return json_of(service, parts)
 
 
 async def _truncate(log: MultiRecordLog, requested: TruncateOne, up_to_consumers: bool) -> QueueTruncated:

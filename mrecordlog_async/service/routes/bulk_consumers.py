@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import msgspec
-from aiohttp import web
 
 from mrecordlog_async.errors import (
     ConsumerFencedError,
@@ -30,10 +29,11 @@ from mrecordlog_async.protocol.consumer_schemas import (
     ConsumerStatus,
 )
 from mrecordlog_async.protocol.problems import detail_of
+from mrecordlog_async.service.http import HttpRequest, HttpResponse
 from mrecordlog_async.service.reading.queue_checks import check_entries, status_of, summary_of
 from mrecordlog_async.service.routes.bulk import bulk_request, for_each
 from mrecordlog_async.service.routes.consumers import checked_owner
-from mrecordlog_async.service.routes.route import Route, encode_list, send_json
+from mrecordlog_async.service.routes.route import Route, encode_list, json_of
 from mrecordlog_async.service.service import Service
 
 STATUSES: dict[type[RecordLogError], ConsumerStatus] = {
@@ -48,7 +48,7 @@ STATUSES: dict[type[RecordLogError], ConsumerStatus] = {
 }
 
 
-async def attach_many(service: Service, request: web.Request) -> web.StreamResponse:
+async def attach_many(service: Service, request: HttpRequest) -> HttpResponse:
     """Become the holder of the consumer of one name on many queues."""
     entries = service.options.entries
     async with bulk_request(service, request, _attach_decoder, strings_max=entries) as (log, wanted):
@@ -57,7 +57,7 @@ async def attach_many(service: Service, request: web.Request) -> web.StreamRespo
         checked_owner(wanted.owner)
         results = await for_each(wanted.queues, lambda queue: _attach(log, wanted, queue))
         parts = [b'{"queues":[', *await encode_list(results), b"]}"]
-    return await send_json(service, request, parts)
+    return json_of(service, parts)
 
 
 async def _attach(log: MultiRecordLog, wanted: AttachManyRequest, queue: str) -> AttachedOne:
@@ -77,13 +77,13 @@ async def _attach(log: MultiRecordLog, wanted: AttachManyRequest, queue: str) ->
     return AttachedOne(queue, status, queue_id, epoch, position, keep=keep)
 
 
-async def acknowledge_many(service: Service, request: web.Request) -> web.StreamResponse:
+async def acknowledge_many(service: Service, request: HttpRequest) -> HttpResponse:
     """Acknowledge records of many queues."""
     async with bulk_request(service, request, _acknowledge_decoder) as (log, wanted):
         service.check_opening(wanted.opening)
         results = await for_each(wanted.consumers, lambda one: _acknowledge(log, one))
         parts = [b'{"consumers":[', *await encode_list(results), b"]}"]
-    return await send_json(service, request, parts)
+    return json_of(service, parts)
 
 
 async def _acknowledge(log: MultiRecordLog, one: AcknowledgeOne) -> AcknowledgedOne:

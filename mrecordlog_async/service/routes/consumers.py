@@ -11,7 +11,6 @@ from functools import partial
 from itertools import chain
 
 import msgspec
-from aiohttp import web
 
 from mrecordlog_async.errors import ConsumerNotFoundError
 from mrecordlog_async.log import MultiRecordLog
@@ -29,9 +28,9 @@ from mrecordlog_async.protocol.consumer_schemas import (
     RuleResponse,
     SeekRequest,
 )
-from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.protocol.problems import bad_request
 from mrecordlog_async.protocol.schemas import RecordResponse
+from mrecordlog_async.service.http import JSON, HttpRequest, HttpResponse, Stream
 from mrecordlog_async.service.reading.parameters import check_query, consumer_of, flag, number, queue_of, seconds
 from mrecordlog_async.service.reading.queue_checks import check_assigned, check_id
 from mrecordlog_async.service.routes.queues import page_of_names
@@ -43,10 +42,9 @@ from mrecordlog_async.service.routes.records import (
     respond,
     wait_for_records,
 )
-from mrecordlog_async.service.routes.route import JSON, Route, encode_json, json_response, receive_small
+from mrecordlog_async.service.routes.route import Route, encode_json, json_response, receive_small
 from mrecordlog_async.service.service import Service
-from mrecordlog_async.service.wire.formats import send
-from mrecordlog_async.service.wire.turns import sorted_in_turns
+from mrecordlog_async.service.turns import sorted_in_turns
 
 CONSUMERS_AT_ONCE = 250
 QUEUES_AT_ONCE = 250
@@ -65,7 +63,7 @@ COMPLETE = "X-Queue-Complete"
 """Header of a read after which no more records will come: the queue is sealed, and this was its end."""
 
 
-async def list_consumers(service: Service, request: web.Request) -> web.StreamResponse:
+async def list_consumers(service: Service, request: HttpRequest) -> HttpResponse:
     """List the consumers of one queue, or a page of them."""
     check_query(request, ("limit", "after"))
     log, queue = service.log, queue_of(request)
@@ -75,26 +73,22 @@ async def list_consumers(service: Service, request: web.Request) -> web.StreamRe
         page, next_name = _page_of(sorted(names), limit, after)
         found = [consumer_response(one) for one in log.inspection.consumer_summaries(queue, page)]
         return json_response(ConsumersResponse(found, next=next_name))
-    with service.sending.enter(request) as out:  # before the names are copied
+    with service.sending.making() as out:  # before the names are copied
         page, next_name = _page_of(await sorted_in_turns(names), limit, after)
-        pieces = chain(
-            [b'{"consumers":['],
-            _joined(_of_queue(log, queue, page)),
-            [b'],"rules":[],"next":%s}' % encode_json(next_name)],
-        )
-        return await send(request, _json_stream(service), pieces, out)
+        end = b'],"rules":[],"next":%s}' % encode_json(next_name)
+        pieces = chain([b'{"consumers":['], _joined(_of_queue(log, queue, page)), [end])
+        return Stream(pieces, out, JSON)
 
 
-async def list_all_consumers(service: Service, request: web.Request) -> web.StreamResponse:
+async def list_all_consumers(service: Service, request: HttpRequest) -> HttpResponse:
     """List the consumers of all queues, or of a page of them; the first page has the rules that give new queues one."""
     check_query(request, ("prefix", "limit", "after"))
     names, next_name = await page_of_names(service, request)
     rules: Collection[tuple[str, str]] = service.log.inspection.unsorted_rules() if "after" not in request.query else ()
     pieces = _list_all(service.log, names, rules, next_name)
     if max(len(names), len(rules), service.log.inspection.consumer_count) <= CONSUMERS_AT_ONCE:
-        return web.Response(body=b"".join([piece async for piece in pieces]), content_type=JSON)
-    with service.sending.enter(request) as out:
-        return await send(request, _json_stream(service), pieces, out)
+        return HttpResponse(b"".join([piece async for piece in pieces]))
+    return Stream(pieces, service.sending.enter(), JSON)
 
 
 async def _list_all(
@@ -153,13 +147,7 @@ def _page_of(names: list[str], limit: int | None, after: str | None) -> tuple[li
     return names[first:last], names[last - 1] if first < last < len(names) else None
 
 
-def _json_stream(service: Service) -> web.StreamResponse:
-    response = web.StreamResponse(headers={LOG_ID: service.log_id})
-    response.content_type = JSON
-    return response
-
-
-async def show_consumer(service: Service, request: web.Request) -> web.StreamResponse:
+async def show_consumer(service: Service, request: HttpRequest) -> HttpResponse:
     """Show where a consumer stands."""
     check_query(request, ())
     queue, consumer = queue_of(request), consumer_of(request)
@@ -168,7 +156,7 @@ async def show_consumer(service: Service, request: web.Request) -> web.StreamRes
     raise ConsumerNotFoundError(queue, consumer)
 
 
-async def create_consumer(service: Service, request: web.Request) -> web.StreamResponse:
+async def create_consumer(service: Service, request: HttpRequest) -> HttpResponse:
     """Create a consumer, or with a pattern the rule that gives one to every queue; 200 if it exists and may."""
     check_query(request, ("exist_ok",))
     queue, consumer, exist_ok = queue_of(request), consumer_of(request), flag(request, "exist_ok")
@@ -177,14 +165,14 @@ async def create_consumer(service: Service, request: web.Request) -> web.StreamR
     return json_response(ConsumerCreateResponse(queue, consumer, created), 201 if created else 200)
 
 
-async def delete_consumer(service: Service, request: web.Request) -> web.StreamResponse:
+async def delete_consumer(service: Service, request: HttpRequest) -> HttpResponse:
     """Delete a consumer, or with a pattern the rule and the consumer of every queue that matches."""
     check_query(request, ())
     await service.log.delete_consumer(queue_of(request), consumer_of(request))
-    return web.Response(status=204)
+    return HttpResponse(status=204)
 
 
-async def attach_consumer(service: Service, request: web.Request) -> web.StreamResponse:
+async def attach_consumer(service: Service, request: HttpRequest) -> HttpResponse:
     """Become the holder of a consumer; every earlier holder is fenced off."""
     check_query(request, ())
     queue, consumer = queue_of(request), consumer_of(request)
@@ -201,7 +189,7 @@ async def attach_consumer(service: Service, request: web.Request) -> web.StreamR
     return json_response(AttachResponse(queue, consumer, attached.queue_id, attached.epoch, attached.position))
 
 
-async def read_as_consumer(service: Service, request: web.Request) -> web.StreamResponse:
+async def read_as_consumer(service: Service, request: HttpRequest) -> HttpResponse:
     """Read records as the holder. The header X-Next-Position says where to continue.
 
     X-Queue-Complete is set once the queue is sealed and read to its end.
@@ -233,7 +221,7 @@ async def read_as_consumer(service: Service, request: web.Request) -> web.Stream
     return await respond(service, request, summary, WantedRange(start, None, records_max, bytes_max, check), complete)
 
 
-async def acknowledge(service: Service, request: web.Request) -> web.StreamResponse:
+async def acknowledge(service: Service, request: HttpRequest) -> HttpResponse:
     """Acknowledge everything up to a position; a lower one than before changes nothing."""
     check_query(request, ())
     queue, consumer = queue_of(request), consumer_of(request)
@@ -246,7 +234,7 @@ async def acknowledge(service: Service, request: web.Request) -> web.StreamRespo
     return json_response(ConsumerPositionResponse(queue, consumer, position))
 
 
-async def wait_acknowledged(service: Service, request: web.Request) -> web.StreamResponse:
+async def wait_acknowledged(service: Service, request: HttpRequest) -> HttpResponse:
     """Wait until the consumer has acknowledged a position."""
     check_query(request, ("position", "wait"))
     queue, consumer = queue_of(request), consumer_of(request)
@@ -257,7 +245,7 @@ async def wait_acknowledged(service: Service, request: web.Request) -> web.Strea
     return json_response(AcknowledgedResponse(queue, consumer, position, done))
 
 
-async def seek(service: Service, request: web.Request) -> web.StreamResponse:
+async def seek(service: Service, request: HttpRequest) -> HttpResponse:
     """Move a consumer forward or back; without an epoch its holder is fenced off."""
     check_query(request, ())
     queue, consumer = queue_of(request), consumer_of(request)

@@ -7,14 +7,14 @@ from inspect import cleandoc
 from typing import Any
 
 import msgspec
-from aiohttp import web
 
 from mrecordlog_async.names import NEW_NAME
 from mrecordlog_async.protocol import problems
 from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.protocol.schemas import Problem
 from mrecordlog_async.service import routes
-from mrecordlog_async.service.routes.route import JSON, Route
+from mrecordlog_async.service.http import JSON, HttpRequest, HttpResponse
+from mrecordlog_async.service.routes.route import Route
 from mrecordlog_async.service.service import VERSION, Service
 
 EVERY_ROUTE_PROBLEMS = (400, 401, 403, 412, 421, 503)
@@ -22,9 +22,9 @@ BODY_PROBLEMS = (408, 413, 415, 429)
 """Of every route that takes a body: too slow, too large, encoded, or above the budget of all bodies."""
 
 
-async def schema(service: Service, request: web.Request) -> web.StreamResponse:
+async def schema(service: Service, request: HttpRequest) -> HttpResponse:
     """Describe the routes as OpenAPI."""
-    return web.Response(body=_document_bytes(), content_type="application/json")
+    return HttpResponse(_document_bytes())
 
 
 ROUTES = (Route("GET", "/openapi.json", schema, "This document", formats=("application/json",), head=True),)

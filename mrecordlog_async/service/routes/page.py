@@ -13,8 +13,7 @@ import hashlib
 import re
 from importlib.resources import files
 
-from aiohttp import web
-
+from mrecordlog_async.service.http import HttpRequest, HttpResponse
 from mrecordlog_async.service.routes.route import Route
 from mrecordlog_async.service.service import Service
 
@@ -61,11 +60,11 @@ HEADERS = {
 }
 
 
-async def front(service: Service, request: web.Request) -> web.StreamResponse:
+async def front(service: Service, request: HttpRequest) -> HttpResponse:
     """Send the page to browsers, and a few lines of text to other clients."""
-    if HTML in request.headers.get("Accept", ""):
-        return web.Response(body=PAGE, content_type=HTML, charset="utf-8", headers=HEADERS)
-    return web.Response(text=FRONT)
+    if HTML in (request.header(b"accept") or ""):
+        return HttpResponse(PAGE, 200, f"{HTML}; charset=utf-8", HEADERS)
+    return HttpResponse(FRONT.encode(), 200, "text/plain; charset=utf-8")
 
 
 ROUTES = (

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import msgspec
-from aiohttp import web
 
 from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.protocol.consumer_schemas import (
@@ -15,19 +14,20 @@ from mrecordlog_async.protocol.consumer_schemas import (
     SealResponse,
 )
 from mrecordlog_async.protocol.problems import bad_request
+from mrecordlog_async.service.http import HttpRequest, HttpResponse
 from mrecordlog_async.service.reading.parameters import check_query, queue_of
 from mrecordlog_async.service.reading.queue_checks import check_id
 from mrecordlog_async.service.routes.route import Route, decode_control, json_response, receive_small
 from mrecordlog_async.service.service import Service
 
 
-async def show_options(service: Service, request: web.Request) -> web.StreamResponse:
+async def show_options(service: Service, request: HttpRequest) -> HttpResponse:
     """Show the options of a queue, and whether it is sealed."""
     check_query(request, ())
     return json_response(_response(service, queue_of(request)))
 
 
-async def configure_queue(service: Service, request: web.Request) -> web.StreamResponse:
+async def configure_queue(service: Service, request: HttpRequest) -> HttpResponse:
     """Replace all options of a queue; a sealed queue stays sealed."""
     check_query(request, ())
     queue = queue_of(request)
@@ -37,7 +37,7 @@ async def configure_queue(service: Service, request: web.Request) -> web.StreamR
     return json_response(_response(service, queue))
 
 
-async def seal_queue(service: Service, request: web.Request) -> web.StreamResponse:
+async def seal_queue(service: Service, request: HttpRequest) -> HttpResponse:
     """Seal a queue for good: it accepts no more records, and readers end after its last one."""
     check_query(request, ())
     queue = queue_of(request)

@@ -8,13 +8,11 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 import msgspec
-from aiohttp import web
 
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.memory.searches import RANKS
 from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.protocol.consumer_schemas import QueueOptionsRequest
-from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.protocol.problems import bad_request
 from mrecordlog_async.protocol.schemas import (
     AtResponse,
@@ -25,12 +23,12 @@ from mrecordlog_async.protocol.schemas import (
     TruncateResponse,
     response_of,
 )
+from mrecordlog_async.service.http import JSON, HttpRequest, HttpResponse, Stream
 from mrecordlog_async.service.reading.parameters import check_query, flag, number, queue_of
 from mrecordlog_async.service.reading.queue_checks import check_assigned, check_id, summary_of
 from mrecordlog_async.service.routes.queue_options import decode_options
-from mrecordlog_async.service.routes.route import JSON, Route, decode_control, encode_json, json_response
+from mrecordlog_async.service.routes.route import Route, decode_control, encode_json, json_response
 from mrecordlog_async.service.service import Service
-from mrecordlog_async.service.wire.formats import send
 
 LIST_PARAMETERS = (
     ("prefix", "only queues whose names begin with this prefix"),
@@ -50,7 +48,7 @@ LIST_PARAMETERS = (
 QUEUES_AT_ONCE = 250
 
 
-async def list_queues(service: Service, request: web.Request) -> web.StreamResponse:
+async def list_queues(service: Service, request: HttpRequest) -> HttpResponse:
     """List all queues, a page of them, or what changed; 304 if `If-None-Match` has the ETag of the current list."""
     check_query(request, ("prefix", "limit", "after", "order", "changed_since"))
     log, since = service.log, request.query.get("changed_since")
@@ -63,7 +61,7 @@ async def list_queues(service: Service, request: web.Request) -> web.StreamRespo
     tag = f"{service.opening}-{version}{order}"
     etag = f'"{tag}"'
     if _has(request, etag):
-        return web.Response(status=304, headers={"ETag": etag})
+        return HttpResponse(status=304, headers={"ETag": etag})
     stated: dict[str, object] = {"log": log.inspection.public_id, "opening": service.opening, "next": next_name}
     if since is not None and next_name is None:
         changes = service.earlier_lists.changes(log, names, tag, version, since)
@@ -73,11 +71,9 @@ async def list_queues(service: Service, request: web.Request) -> web.StreamRespo
     head = encode_json(stated)[:-1] + b',"queues":['
     if len(names) <= QUEUES_AT_ONCE:
         body = b"".join([head, *_encode_queues(service, names), *_encode_at(log)])
-        return web.Response(body=body, content_type=JSON, headers={"ETag": etag})
-    response = web.StreamResponse(headers={"ETag": etag, LOG_ID: service.log_id})
-    response.content_type = JSON
+        return HttpResponse(body, headers={"ETag": etag})
     pieces = chain([head], _encode_queues(service, names), _encode_at(log))
-    return await send(request, response, pieces, service.sending.enter(request))
+    return Stream(pieces, service.sending.enter(), JSON, {"ETag": etag})
 
 
 def _encode_at(log: MultiRecordLog) -> Iterator[bytes]:
@@ -85,7 +81,7 @@ def _encode_at(log: MultiRecordLog) -> Iterator[bytes]:
     yield b'],"at":%s}' % encode_json(at_of(log))
 
 
-async def page_of_names(service: Service, request: web.Request) -> tuple[Sequence[str], str | None]:
+async def page_of_names(service: Service, request: HttpRequest) -> tuple[Sequence[str], str | None]:
     """Return the names to list, and the last of them if more follow."""
     prefix, after = request.query.get("prefix", ""), request.query.get("after")
     limit, order = number(request, "limit", minimum=1), request.query.get("order", "name")
@@ -121,13 +117,13 @@ def _encode_queues(service: Service, names: Sequence[str]) -> Iterator[bytes]:
             begun = True
 
 
-async def show_queue(service: Service, request: web.Request) -> web.StreamResponse:
+async def show_queue(service: Service, request: HttpRequest) -> HttpResponse:
     """Show one queue."""
     check_query(request, ())
     return _with_etag(request, encode_json(queue_response(service, service.log.queue_summary(queue_of(request)))))
 
 
-async def create_queue(service: Service, request: web.Request) -> web.StreamResponse:
+async def create_queue(service: Service, request: HttpRequest) -> HttpResponse:
     """Create a queue; responds 200 instead of 201 if it exists and `exist_ok` allows that. The body has its options."""
     check_query(request, ("exist_ok",))
     queue = queue_of(request)
@@ -137,17 +133,17 @@ async def create_queue(service: Service, request: web.Request) -> web.StreamResp
     return json_response(CreateResponse(queue, created), 201 if created else 200)
 
 
-async def delete_queue(service: Service, request: web.Request) -> web.StreamResponse:
+async def delete_queue(service: Service, request: HttpRequest) -> HttpResponse:
     """Delete a queue and all its records; with `id`, only if it is still that incarnation."""
     check_query(request, ("id", "past_consumers"))
     queue, queue_id = queue_of(request), number(request, "id")
     check_id(service.log.queue_summary(queue), queue_id)
     past_consumers = flag(request, "past_consumers")
     await service.log.delete_queue(queue, queue_id=queue_id, past_consumers=past_consumers)
-    return web.Response(status=204)
+    return HttpResponse(status=204)
 
 
-async def truncate_queue(service: Service, request: web.Request) -> web.StreamResponse:
+async def truncate_queue(service: Service, request: HttpRequest) -> HttpResponse:
     """Drop records up to and including a position, which must have been assigned."""
     check_query(request, ())
     queue = queue_of(request)
@@ -183,20 +179,21 @@ def hex_of(nonce: int) -> str:
     return f"{nonce:016x}"
 
 
-def _with_etag(request: web.Request, body: bytes) -> web.Response:
+def _with_etag(request: HttpRequest, body: bytes) -> HttpResponse:
     etag = f'"{_digest(body)}"'
     if _has(request, etag):
-        return web.Response(status=304, headers={"ETag": etag})
-    return web.Response(body=body, content_type="application/json", headers={"ETag": etag})
+        return HttpResponse(status=304, headers={"ETag": etag})
+    return HttpResponse(body, headers={"ETag": etag})
 
 
 def _digest(body: bytes) -> str:
     return hashlib.blake2b(body, digest_size=12).hexdigest()
 
 
-def _has(request: web.Request, etag: str) -> bool:
+def _has(request: HttpRequest, etag: str) -> bool:
     """Return whether `If-None-Match` names *etag*, even as the weak one that a compressing proxy makes of it."""
-    return any(f'"{one.value}"' == etag or one.value == "*" for one in request.if_none_match or ())
+    known = [one.strip().removeprefix("W/") for one in (request.header(b"if-none-match") or "").split(",")]
+    return etag in known or "*" in known
 
 
 _truncate_decoder = msgspec.json.Decoder(TruncateRequest)

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import nullcontext
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
-from aiohttp import web
-
 from mrecordlog_async.errors import QueueNotFoundError, RecordLogError
 from mrecordlog_async.memory.cutting import take_head
-from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.runs import runs_of
-from mrecordlog_async.model import QueueSummary, Run
+from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.names import check_consumer_name
 from mrecordlog_async.protocol import wire
-from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.protocol.problems import ProblemError, bad_request
 from mrecordlog_async.protocol.schemas import AppendRequest, AppendResponse, PositionResponse, RecordResponse
-from mrecordlog_async.service.reading.fetch import HeldRuns, pinned_bytes
+from mrecordlog_async.service.formats import format_of
+from mrecordlog_async.service.http import (
+    NDJSON,
+    OCTET_STREAM,
+    PIECE_BYTES,
+    TEXT,
+    HttpRequest,
+    HttpResponse,
+    Stream,
+)
 from mrecordlog_async.service.reading.parameters import (
     POSITION_LIMIT,
     SINCE_PARAMETER,
@@ -35,11 +38,9 @@ from mrecordlog_async.service.reading.parameters import (
     start_of,
 )
 from mrecordlog_async.service.reading.queue_checks import check_start
-from mrecordlog_async.service.routes.route import JSON, PIECE_BYTES, Route, json_response
-from mrecordlog_async.service.service import DISK_READS, Service, WakeReason
-from mrecordlog_async.service.wire.formats import TEXT, SmallResponse, format_of, send, take_runs
-from mrecordlog_async.service.wire.receive import NDJSON, OCTET_STREAM
-from mrecordlog_async.service.wire.send import PIECE_CHARGE_BYTES
+from mrecordlog_async.service.routes.route import Route, encode_json, json_response
+from mrecordlog_async.service.sending import HELD_BYTES
+from mrecordlog_async.service.service import READS, Service, WakeReason
 
 READ_PARAMETERS = (
     ("start", "first position to read (default: the first retained one)"),
@@ -70,32 +71,27 @@ READ_AT_ONCE_BYTES = 48 * 1024
 LINE_BYTES = 64
 """Bytes that a record takes in a response besides its payload."""
 
-LOOK_SECONDS = 1.0
-"""Seconds between the looks of a request that waits inside another application whether its client is still there."""
-
 READ_RUNS = 10_000
 """Runs in one response; if positions have gaps, each may hold a single record."""
 
 
-async def append(service: Service, request: web.Request) -> web.StreamResponse:
+async def append(service: Service, request: HttpRequest) -> HttpResponse:
     """Append one record or many, all or none; responds when they are as durable as the log's policy says."""
     log = service.log
     queue = queue_of(request)
-    position, create, json_records, wait_consumer, wait = _wanted_of(request) if "?" in request.raw_path else _PLAIN
+    position, create, json_records, wait_consumer, wait = _wanted_of(request) if request.query else _PLAIN
     # Before the body: nothing is received for a queue that does not exist.
     if not create and not log.queue_exists(queue):
         raise log.inspection.refuse_unknown_queue(queue)
     if wait_consumer is not None and log.queue_exists(queue):
         log.inspection.consumer_position(queue, wait_consumer)  # raises if it does not exist
     with service.bodies.budget.charge() as charge:  # until the response, including the wait for the writer
-        body = service.bodies.at_hand(request, charge)
-        if body is None:
-            service.check_room(service.bodies.check(request) or 0)
-            body = await service.bodies.receive(request, charge)
+        service.check_room(request.length or 0)
+        body = await service.bodies.receive(request, charge)
         if json_records:
             records = await service.splitter.split_json(body, charge)
         else:
-            records = await service.splitter.split(body, request.headers.get("Content-Type"), charge)
+            records = await service.splitter.split(body, request.header(b"content-type"), charge)
         del body  # not kept next to the records while they wait for the writer
         if position is not None and position + len(records) >= POSITION_LIMIT:
             raise bad_request(f"position must leave room for {len(records)} records below 2^63", "parameter")
@@ -107,14 +103,17 @@ async def append(service: Service, request: web.Request) -> web.StreamResponse:
     duplicate = last is None and count > 0
     if last is None and position is not None and count:
         last = position + count - 1
-    if wait_consumer is None or last is None:
-        return _appended(service, last, count, duplicate)
-    del records  # not kept while the consumer reads them
-    done = await _reaches(service, request, (queue, last, wait_consumer), wait or 0.0)
-    return json_response(AppendResponse(last, count, duplicate, done))
+    done = None
+    if wait_consumer is not None and last is not None:
+        del records  # not kept while the consumer reads them
+        done = await _reaches(service, request, (queue, last, wait_consumer), wait or 0.0)
+    if done is not None:
+        return json_response(AppendResponse(last, count, duplicate, done))
+    known = b"true" if duplicate else b"false"
+    return HttpResponse(b'{"position":%s,"records":%d,"duplicate":%s}' % (encode_json(last), count, known))
 
 
-async def _reaches(service: Service, request: web.Request, record: tuple[str, int, str], at_most: float) -> bool:
+async def _reaches(service: Service, request: HttpRequest, record: tuple[str, int, str], at_most: float) -> bool:
     """Wait until the record, which is stored, is acknowledged; False if that does not happen, for any reason.
 
     An error would have clients send the record again.
@@ -125,7 +124,7 @@ async def _reaches(service: Service, request: web.Request, record: tuple[str, in
         return False
 
 
-async def is_acknowledged(service: Service, request: web.Request, record: tuple[str, int, str], at_most: float) -> bool:
+async def is_acknowledged(service: Service, request: HttpRequest, record: tuple[str, int, str], at_most: float) -> bool:
     """Return whether a consumer acknowledges a record within *at_most* seconds, or those of the options.
 
     record: queue, position and consumer.
@@ -155,7 +154,7 @@ class _Wanted(NamedTuple):
 _PLAIN = _Wanted()
 
 
-def _wanted_of(request: web.Request) -> _Wanted:
+def _wanted_of(request: HttpRequest) -> _Wanted:
     """Return the parameters of an append that has some."""
     check_query(request, _APPEND_NAMES)
     consumer, wait = request.query.get("wait_consumer"), seconds(request, "wait")
@@ -170,18 +169,7 @@ def _wanted_of(request: web.Request) -> _Wanted:
     return _Wanted(position, flag(request, "create"), json is not None, consumer, wait)
 
 
-def _appended(service: Service, last: int | None, records: int, duplicate: bool) -> web.Response:
-    body = b'{"position":%s,"records":%d,"duplicate":%s}' % (
-        b"null" if last is None else b"%d" % last,
-        records,
-        b"true" if duplicate else b"false",
-    )
-    if service.standalone:
-        return SmallResponse(body, service.small_head, service.log_id)
-    return web.Response(body=body, content_type=JSON)
-
-
-async def read(service: Service, request: web.Request) -> web.StreamResponse:
+async def read(service: Service, request: HttpRequest) -> HttpResponse:
     """Read records. The header X-Next-Position says where to continue; X-Queue-Id is the id of the queue."""
     check_query(request, _READ_NAMES)
     log, queue = service.log, queue_of(request)
@@ -218,52 +206,42 @@ class WantedRange(NamedTuple):
 
 async def respond(
     service: Service,
-    request: web.Request,
+    request: HttpRequest,
     summary: QueueSummary,
     wanted: WantedRange,
     more_headers: dict[str, str] | None = None,
-) -> web.StreamResponse:
+) -> HttpResponse:
     """Send the records of a queue that are wanted, within the limits, in the format that the request accepts."""
     log, options, queue, start = service.log, service.options, summary.queue, wanted.start
-    content_type, format_ = format_of(request.headers.get("Accept"), as_text(request))
+    content_type, format_ = format_of(request.header(b"accept"), as_text(request))
     records_max = min(wanted.records_max or POSITION_LIMIT, options.read_records)
-    bytes_max = min(wanted.bytes_max, options.read_bytes)
-    is_on_disk = max(start, summary.first_position) < log.memory_first(queue)
-    async with service.disk_reads if is_on_disk else nullcontext():
-        if is_on_disk:  # it is this response's alone, and charged to it once it is read
-            bytes_max = min(bytes_max, max(service.sending.room // DISK_READS, READ_AT_ONCE_BYTES))
+    async with service.reads:
+        # While little room is left for responses, each is shorter: X-Next-Position says where to continue.
+        bytes_max = max(service.sending.room // READS, READ_AT_ONCE_BYTES)
+        bytes_max = min(wanted.bytes_max, options.read_bytes, bytes_max)
         loaded = await log.inspection.load(
             queue, start, wanted.stop, runs_max=READ_RUNS, records_max=records_max, bytes_max=bytes_max
         )
-    if is_on_disk:
-        if not log.inspection.is_there(queue, summary.id):
-            raise QueueNotFoundError(queue)
-        wanted.check()
-    runs = take_head(islice(runs_of(loaded.held), READ_RUNS), records_max, bytes_max)
+        if loaded.is_copy:  # it was read from the disk, and others ran meanwhile
+            if not log.inspection.is_there(queue, summary.id):
+                raise QueueNotFoundError(queue)
+            wanted.check()
+        runs = take_head(islice(runs_of(loaded.held), READ_RUNS), records_max, bytes_max)
+        size = sum(len(run.payload) + LINE_BYTES * run.record_count for run in runs)
+        out = service.sending.enter(size + HELD_BYTES) if size > READ_AT_ONCE_BYTES else None
     next_position = runs[-1].next_position if runs else start
-    if is_on_disk:
+    if loaded.is_copy:
         log.inspection.read_ahead(queue, next_position, wanted.stop, min(loaded.bytes, bytes_max))
     times = loaded.times.until(next_position)
-    headers = {"X-Next-Position": str(next_position), "X-Queue-Id": str(summary.id), **(more_headers or {})}
-    if sum(len(run.payload) + LINE_BYTES * run.record_count for run in runs) <= READ_AT_ONCE_BYTES:
-        body = b"".join(format_.encode(queue, summary.id, runs, times))
-        return web.Response(body=body, content_type=content_type, headers=headers)
-    response = web.StreamResponse(headers={**headers, LOG_ID: service.log_id})
-    response.content_type = content_type
-    if format_.size is not None:
-        response.content_length = format_.size(queue, runs, times)
-    size = PIECE_CHARGE_BYTES
-    if loaded.is_copy or not all(isinstance(one, Run) for one in loaded.held):
-        size += sum(len(run.payload) for run in runs)  # copies: from the disk, or where positions have gaps
-    left: list[HeldRun] = [*runs]
-    pinned = None if loaded.is_copy else partial(pinned_bytes, log, [HeldRuns(queue, summary.id, left)])
-    del loaded, runs  # only `left` refers to the runs now, and loses each one that is sent
-    out = service.sending.enter(request, size, pinned)
-    pieces = wire.gather(format_.encode(queue, summary.id, take_runs(left), times), PIECE_BYTES)
-    return await send(request, response, pieces, out)
+    pieces = format_.encode(queue, summary.id, runs, times)
+    headers = {"x-next-position": str(next_position), "x-queue-id": str(summary.id), **(more_headers or {})}
+    if out is None:
+        return HttpResponse(b"".join(pieces), 200, content_type, headers)
+    length = None if format_.size is None else format_.size(queue, runs, times)
+    return Stream(wire.gather(pieces, PIECE_BYTES), out, content_type, headers, length)
 
 
-async def position_at(service: Service, request: web.Request) -> web.StreamResponse:
+async def position_at(service: Service, request: HttpRequest) -> HttpResponse:
     """Show the position of the first record that was stored at a time or later."""
     check_query(request, ("time",))
     log, queue, time = service.log, queue_of(request), moment(request, "time")
@@ -274,7 +252,7 @@ async def position_at(service: Service, request: web.Request) -> web.StreamRespo
 
 
 async def wait_for_records(
-    service: Service, request: web.Request, queue: str, start: int, reach: Callable[[], Coroutine[Any, Any, bool]]
+    service: Service, request: HttpRequest, queue: str, start: int, reach: Callable[[], Coroutine[Any, Any, bool]]
 ) -> None:
     """Wait with *reach* as long as the parameter `wait` says, unless there is a record at or after *start*."""
     at_most = seconds(request, "wait")
@@ -284,22 +262,15 @@ async def wait_for_records(
 
 
 async def _wait_for(
-    service: Service, request: web.Request, reach: Callable[[], Coroutine[Any, Any, bool]], at_most: float
+    service: Service, request: HttpRequest, reach: Callable[[], Coroutine[Any, Any, bool]], at_most: float
 ) -> bool:
     """Wait for what *reach* waits for, as long as the client is there; return whether it came.
 
     at_most: seconds, if the options allow as many.
-
-    If a client leaves, `serve` cancels its request. The server of another application may not.
     """
-    clock, seconds = asyncio.get_running_loop().time, min(at_most, service.options.wait_seconds)
-    end, at_once = clock() + seconds, seconds if service.standalone else LOOK_SECONDS
+    seconds = min(at_most, service.options.wait_seconds)
     with service.waiting_client():
-        while request.transport is not None and (left := end - clock()) > 0:
-            reason = await service.wait_for(reach, min(left, at_once))
-            if reason is not WakeReason.TIMEOUT:
-                return reason is WakeReason.RECORDS
-    return False
+        return await service.wait_for(request, reach, seconds) is WakeReason.RECORDS
 
 
 FORMATS = (NDJSON, TEXT, OCTET_STREAM, wire.CONTENT_TYPE)

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
-from aiohttp import web
 
 from mrecordlog_async.protocol import wire
-from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.protocol.problems import bad_request, too_large
+from mrecordlog_async.service.http import JSON, PIECE_BYTES, SMALL_BYTES, HttpRequest, HttpResponse, Stream
+from mrecordlog_async.service.sending import HELD_BYTES
 from mrecordlog_async.service.service import Service
-from mrecordlog_async.service.wire.formats import SMALL_BYTES, send
-from mrecordlog_async.service.wire.send import PIECE_CHARGE_BYTES
-from mrecordlog_async.service.wire.turns import Turns, in_thread
+from mrecordlog_async.service.turns import Turns
 
 T = TypeVar("T")
 
-Handler = Callable[[Service, web.Request], Awaitable[web.StreamResponse]]
+Handler = Callable[[Service, HttpRequest], Awaitable[HttpResponse]]
 
-JSON = "application/json"
-PIECE_BYTES = 256 * 1024
 ITEMS_AT_ONCE = 500
 
 
@@ -51,21 +48,18 @@ class Route:
     head: bool = False
 
 
-def json_response(body: Any, status: int = 200) -> web.Response:
+def json_response(body: Any, status: int = 200) -> HttpResponse:
     """Return *body* as a small JSON response."""
-    return web.Response(status=status, body=encode_json(body), content_type=JSON)
+    return HttpResponse(encode_json(body), status)
 
 
-async def send_json(service: Service, request: web.Request, parts: list[bytes]) -> web.StreamResponse:
-    """Send *parts* as one JSON response; a large one is charged as a whole until it is sent."""
+def json_of(service: Service, parts: list[bytes]) -> HttpResponse:
+    """Return *parts* as one JSON response; a large one is charged as a whole until it is sent."""
     size = sum(map(len, parts))
     if size <= SMALL_BYTES:
-        return web.Response(body=b"".join(parts), content_type=JSON)
-    out = service.sending.enter(request, size + PIECE_CHARGE_BYTES)
-    response = web.StreamResponse(headers={LOG_ID: service.log_id})
-    response.content_type = JSON
-    response.content_length = size
-    return await send(request, response, wire.gather(parts, PIECE_BYTES), out)
+        return HttpResponse(b"".join(parts))
+    out = service.sending.enter(size + HELD_BYTES)
+    return Stream(wire.gather(parts, PIECE_BYTES), out, JSON, size=size)
 
 
 async def encode_list(items: Sequence[Any]) -> list[bytes]:
@@ -96,11 +90,11 @@ async def decode_control(
     if len(body) <= SMALL_BYTES:
         _check_duplicates(body)
     else:
-        await in_thread(_check_duplicates, body)
+        await asyncio.to_thread(_check_duplicates, body)
     return decoded
 
 
-async def receive_small(service: Service, request: web.Request, decoder: msgspec.json.Decoder[T]) -> T:
+async def receive_small(service: Service, request: HttpRequest, decoder: msgspec.json.Decoder[T]) -> T:
     """Receive and decode a body of one small object; without a body it has its defaults."""
     with service.bodies.budget.charge() as charge:
         body = await service.bodies.receive_control(request, charge)

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from aiohttp import web
-
 from mrecordlog_async.compiled import BUILD
 from mrecordlog_async.model import LogState
+from mrecordlog_async.protocol import wire
 from mrecordlog_async.protocol.log_schemas import LogResponse, OpeningResponse
 from mrecordlog_async.protocol.schemas import HealthResponse, ReadyResponse, StatsResponse
+from mrecordlog_async.service.http import PIECE_BYTES, SMALL_BYTES, HttpRequest, HttpResponse, Stream
 from mrecordlog_async.service.reading.parameters import check_query
 from mrecordlog_async.service.routes.queues import at_of, hex_of
 from mrecordlog_async.service.routes.route import Route, json_response
+from mrecordlog_async.service.sending import HELD_BYTES
 from mrecordlog_async.service.service import Service
 from mrecordlog_async.service.watching import prometheus
 from mrecordlog_async.service.watching.stats import cause_of_failure, stats_of, usage_of
-from mrecordlog_async.service.wire.formats import SMALL_BYTES, send
-from mrecordlog_async.service.wire.send import PIECE_CHARGE_BYTES
 
 
-async def health(service: Service, request: web.Request) -> web.StreamResponse:
+async def health(service: Service, request: HttpRequest) -> HttpResponse:
     """Respond 200 while the process runs, whatever the state of its log."""
     return json_response(HealthResponse("alive"))
 
 
-async def ready(service: Service, request: web.Request) -> web.StreamResponse:
+async def ready(service: Service, request: HttpRequest) -> HttpResponse:
     """Respond 200 only while records are accepted and the disk responds."""
     state = service.state
     cause = _cause(service, state)
@@ -47,13 +46,13 @@ def _cause(service: Service, state: LogState) -> str | None:
     return "the service is shutting down"
 
 
-async def stats(service: Service, request: web.Request) -> web.StreamResponse:
+async def stats(service: Service, request: HttpRequest) -> HttpResponse:
     """Return the statistics as JSON."""
     check_query(request, ())
     return json_response(await stats_of(service))
 
 
-async def show_log(service: Service, request: web.Request) -> web.StreamResponse:
+async def show_log(service: Service, request: HttpRequest) -> HttpResponse:
     """Show which log this is, whether it went back to an older state, and how far it has come."""
     check_query(request, ())
     log = service.log
@@ -65,16 +64,14 @@ async def show_log(service: Service, request: web.Request) -> web.StreamResponse
     )
 
 
-async def metrics(service: Service, request: web.Request) -> web.StreamResponse:
+async def metrics(service: Service, request: HttpRequest) -> HttpResponse:
     """Return the metrics for Prometheus."""
     parts = await prometheus.render(service)
     size = sum(map(len, parts))
     if size <= SMALL_BYTES:
-        return web.Response(body=b"".join(parts), headers={"Content-Type": prometheus.CONTENT_TYPE})
-    out = service.sending.enter(request, size + PIECE_CHARGE_BYTES)
-    response = web.StreamResponse(headers={"Content-Type": prometheus.CONTENT_TYPE})
-    response.content_length = size
-    return await send(request, response, parts, out)
+        return HttpResponse(b"".join(parts), content_type=prometheus.CONTENT_TYPE)
+    out = service.sending.enter(size + HELD_BYTES)
+    return Stream(wire.gather(parts, PIECE_BYTES), out, prometheus.CONTENT_TYPE, size=size)
 
 
 ROUTES = (

@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import nullcontext, suppress
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from itertools import chain
-
-from aiohttp import web
 
 from mrecordlog_async.engine.spilling.disk_reads import LoadedRuns
 from mrecordlog_async.errors import CorruptionError, LogFailedError, QueueNotFoundError
@@ -24,16 +22,16 @@ from mrecordlog_async.memory.cutting import take_head
 from mrecordlog_async.memory.runs import runs_of
 from mrecordlog_async.model import Run, Times, text_of_tick
 from mrecordlog_async.protocol import wire
-from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.protocol.problems import bad_request
 from mrecordlog_async.protocol.schemas import RecordResponse, StatsResponse, TextRecordResponse
+from mrecordlog_async.service.formats import PIECE_BYTES, PIECE_RECORDS, cut_up, record_lines
+from mrecordlog_async.service.http import HttpRequest, HttpResponse, encoded
 from mrecordlog_async.service.reading.parameters import SINCE_PARAMETER, as_text, check_query, queue_of, start_of
 from mrecordlog_async.service.reading.queue_checks import check_assigned
 from mrecordlog_async.service.routes.route import Route, encode_json
+from mrecordlog_async.service.sending import Outgoing
 from mrecordlog_async.service.service import Service, WakeReason
 from mrecordlog_async.service.watching.stats import stats_of
-from mrecordlog_async.service.wire.formats import PIECE_BYTES, PIECE_RECORDS, begin, cut_up, record_lines
-from mrecordlog_async.service.wire.send import Outgoing
 
 EVENTS = "text/event-stream"
 STATS_SECONDS = 1.0
@@ -49,59 +47,65 @@ TAIL_PARAMETERS = (
 )
 
 
-async def tail(service: Service, request: web.Request) -> web.StreamResponse:
+async def tail(service: Service, request: HttpRequest) -> Events:
     """Send records as they arrive. The last event is `end`: deleted, sealed, damaged, failed or closing."""
     check_query(request, ("start", "since", "as"))
     queue = queue_of(request)
     queue_id = service.log.queue_summary(queue).id
     position = await _start(service, request, queue, queue_id)
     text = as_text(request)
-    with service.waiting_client():
-        events = Events(service, request)
-        await events.begin()
+
+    async def follow(events: Events) -> None:
         reason = await _follow(service, events, queue, queue_id, position, text)
         if reason is not None:
             await events.send([b"event: end\ndata: %s\n\n" % reason.encode()])
-        return await events.end()
+
+    return Events(service, request, follow)
 
 
-async def stats_stream(service: Service, request: web.Request) -> web.StreamResponse:
+async def stats_stream(service: Service, request: HttpRequest) -> Events:
     """Send the numbers of `/v1/stats` every second."""
     check_query(request, ())
-    with service.waiting_client():
-        events = Events(service, request)
-        await events.begin()
-        while not service.shutting_down and await events.send([b"data: %s\n\n" % encode_json(await stats_of(service))]):
-            await service.wait_for_shutdown(STATS_SECONDS)
-        return await events.end()
+
+    async def follow(events: Events) -> None:
+        reason = WakeReason.TIMEOUT
+        while reason is WakeReason.TIMEOUT and await events.send(
+            [b"data: %s\n\n" % encode_json(await stats_of(service))]
+        ):
+            reason = await service.wait_for(request, asyncio.Event().wait, STATS_SECONDS)
+
+    return Events(service, request, follow)
 
 
-class Events:
-    """A response made of events, charged only while it sends one."""
+class Events(HttpResponse):
+    """A response made of events, charged only while it sends some. *follow* sends them, and returns at the end."""
 
-    def __init__(self, service: Service, request: web.Request) -> None:
-        self._service = service
-        self._request = request
+    __slots__ = ("_follow", "_service", "request")
+
+    def __init__(self, service: Service, request: HttpRequest, follow: Callable[[Events], Awaitable[None]]) -> None:
         # no-transform and the header keep proxies from holding events back.
-        headers = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no", LOG_ID: service.log_id}
-        self._response = web.StreamResponse(headers=headers)
-        self._response.content_type = EVENTS
-        self._response.force_close()
+        held = {"cache-control": "no-store, no-transform", "x-accel-buffering": "no", "connection": "close"}
+        super().__init__(b"", 200, EVENTS, held)
+        self.request, self._service, self._follow = request, service, follow
 
-    async def begin(self) -> None:
-        """Send the head."""
-        await begin(self._request, self._response)
+    async def respond(self, request: HttpRequest) -> None:
+        """Send the head at once, then the events."""
+        with self._service.waiting_client():
+            await request.start(200, encoded(self.headers))
+            await request.send({"type": "http.response.body", "body": b"", "more_body": True})
+            await self._follow(self)
+            await request.send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def room(self) -> Outgoing | None:
         """Wait for room in the budget of responses, and charge this one; None if the service shuts down meanwhile."""
-        while (out := self._service.sending.try_enter(self._request)) is None:
+        while (out := self._service.sending.try_enter()) is None:
             if self._service.shutting_down:
                 return None
             await self._service.wait_for_shutdown(ROOM_SECONDS)
         return out
 
     async def send(self, pieces: Iterable[bytes], out: Outgoing | None = None) -> bool:
-        """Send *pieces*; False if the client has disconnected or was dropped because it does not read.
+        """Send *pieces*; return False if there is no room for them before the service ends.
 
         out: the charge of this response, if it has room already.
         """
@@ -109,15 +113,8 @@ class Events:
             return False
         with out:
             for piece in pieces:
-                if not await out.write(self._response, piece):
-                    return False
-            return await out.wait_writable()
-
-    async def end(self) -> web.StreamResponse:
-        """End the response."""
-        with suppress(ConnectionError, RuntimeError):
-            await self._response.write_eof()
-        return self._response
+                await out.send(self.request.send, piece)
+        return True
 
 
 async def _follow(service: Service, events: Events, queue: str, queue_id: int, position: int, text: bool) -> str | None:
@@ -129,11 +126,14 @@ async def _follow(service: Service, events: Events, queue: str, queue_id: int, p
         # The wait is for a position that has not been assigned yet, and ends at once where the records were truncated.
         position = max(position, log.first_position(queue))
         try:
-            woken = await service.wait_for(partial(log.wait_for, queue, position), service.options.heartbeat_seconds)
+            reach = partial(log.wait_for, queue, position)
+            woken = await service.wait_for(events.request, reach, service.options.heartbeat_seconds)
         except LogFailedError:
             return "failed"
         except QueueNotFoundError:  # deleted in the turn before the wait began
             return "deleted"
+        if woken is WakeReason.LEFT:
+            return None
         if service.shutting_down:
             return "closing"
         if not log.inspection.is_there(queue, queue_id):
@@ -158,9 +158,8 @@ async def _follow(service: Service, events: Events, queue: str, queue_id: int, p
             runs = take_head(runs_of(loaded.held), PIECE_RECORDS, PIECE_BYTES)
             if runs:
                 position = runs[-1].next_position
-                events_of = chain.from_iterable(_events(queue_id, run, text, loaded.times) for run in runs)
-                if not await events.send(wire.gather(events_of, PIECE_BYTES), out):
-                    return None
+                found = chain.from_iterable(_events(queue_id, run, text, loaded.times) for run in runs)
+                await events.send(wire.gather(found, PIECE_BYTES), out)
             del loaded, runs
         await asyncio.sleep(0)  # a tail with much to send lets other tasks run
 
@@ -169,7 +168,7 @@ async def _load(service: Service, out: Outgoing, queue: str, position: int) -> L
     """Return the next records to send; charge *out* for those that are more than a piece, and are copies."""
     log = service.log
     is_on_disk = position < log.memory_first(queue)
-    async with service.disk_reads if is_on_disk else nullcontext():
+    async with service.reads if is_on_disk else nullcontext():
         loaded = await log.inspection.load(
             queue, position, runs_max=RUNS_AT_ONCE, records_max=PIECE_RECORDS, bytes_max=PIECE_BYTES
         )
@@ -201,12 +200,12 @@ def _record(position: int, time: str, payload: bytes, text: bool) -> bytes:
     return encode_json(RecordResponse(position, time, payload))
 
 
-async def _start(service: Service, request: web.Request, queue: str, queue_id: int) -> int:
+async def _start(service: Service, request: HttpRequest, queue: str, queue_id: int) -> int:
     """Return the first position to send; a resumed tail continues after the last event that the client saw.
 
     One that a restored log does not have is refused: new records would take the positions that the client has seen.
     """
-    last_seen = request.headers.get("Last-Event-ID")
+    last_seen = request.header(b"last-event-id")
     if last_seen:
         found = LAST_EVENT_ID.fullmatch(last_seen)
         if found is None:

@@ -38,8 +38,8 @@ from mrecordlog_async.model import ConsumerSummary, LogState
 from mrecordlog_async.protocol.metric_text import PREFIX, metric_head, metric_line
 from mrecordlog_async.service.reading.queue_checks import summary_of
 from mrecordlog_async.service.service import VERSION, Service
+from mrecordlog_async.service.turns import Turns, sorted_in_turns
 from mrecordlog_async.service.watching.stats import find_pin
-from mrecordlog_async.service.wire.turns import Turns, sorted_in_turns
 from mrecordlog_async.storage.segment import segment_name
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4

@@ -16,7 +16,7 @@ from mrecordlog_async.protocol.schemas import (
     UsageResponse,
 )
 from mrecordlog_async.service.service import VERSION, Service
-from mrecordlog_async.service.wire.turns import Turns
+from mrecordlog_async.service.turns import Turns
 
 
 async def find_pin(log: MultiRecordLog) -> SegmentPin | None:

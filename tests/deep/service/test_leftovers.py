@@ -70,7 +70,7 @@ async def post(served: Served, target: bytes, body: bytes, headers: bytes = b"")
 
 async def over(served: Served) -> None:
     """Wait until nothing is served or charged any more."""
-    while served.connections.count or served.service.active or served.service.bodies.budget.used:
+    while len(served.connections.open) or served.service.active or served.service.bodies.budget.used:
         await asyncio.sleep(0.001)
     for _ in range(10):
         await asyncio.sleep(0)

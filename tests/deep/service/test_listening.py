@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from mrecordlog_async.service import connections
 from mrecordlog_async.service.options import ServiceOptions
-from mrecordlog_async.service.wire import listening
-from mrecordlog_async.service.wire.tls import Certificate
+from mrecordlog_async.service.tls import Certificate
 from tests.certificates import client_hello, make_certificate, trusting
 from tests.served import Served, serving
 from tests.serving import Process
@@ -67,8 +67,8 @@ async def status(served: Served, context: ssl.SSLContext | None) -> bytes:
     return found
 
 
-async def counted(served: Served, connections: int) -> None:
-    while served.connections.count != connections:
+async def counted(served: Served, wanted: int) -> None:
+    while len(served.connections.open) != wanted:
         await asyncio.sleep(0.001)
 
 
@@ -78,8 +78,8 @@ async def test_a_handshake_counts_as_a_connection_and_the_oldest_makes_room(
     directory: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     """However many clients never end theirs, few handshakes hold memory, and an honest client is served."""
-    monkeypatch.setattr(listening, "HANDSHAKES", 4)
-    monkeypatch.setattr(listening, "SLOW_SECONDS", 0.0)
+    monkeypatch.setattr(connections, "HANDSHAKES", 4)
+    monkeypatch.setattr(connections, "SLOW_SECONDS", 0.0)
     async with serving_tls(directory, ServiceOptions()) as (served, context):
         held = []
         for number in range(10):
@@ -98,8 +98,8 @@ async def test_a_new_connection_waits_while_no_handshake_is_slow(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many honest clients may come at once: none of them is cut for the next one."""
-    monkeypatch.setattr(listening, "HANDSHAKES", 4)
-    monkeypatch.setattr(listening, "SLOW_SECONDS", 3_600.0)
+    monkeypatch.setattr(connections, "HANDSHAKES", 4)
+    monkeypatch.setattr(connections, "SLOW_SECONDS", 3_600.0)
     async with serving_tls(directory, ServiceOptions()) as (served, context):
         assert await asyncio.gather(*(status(served, context) for _ in range(50))) == [b"200"] * 50
         held = [await connect(served) for _ in range(4)]
@@ -122,7 +122,7 @@ async def test_handshakes_use_up_the_connections_until_they_are_slow(
         await counted(served, 3)
         assert await status(served, context) == b""
         assert (served.connections.counts.refused, served.connections.counts.cut) == (1, 0)
-        monkeypatch.setattr(listening, "SLOW_SECONDS", 0.0)
+        monkeypatch.setattr(connections, "SLOW_SECONDS", 0.0)
         assert await status(served, context) == b"200"
         assert served.connections.counts.cut
         for _, writer in held:
@@ -149,10 +149,10 @@ async def test_a_burst_of_connections_stays_within_the_limit(directory: Path, tl
     ) as (served, context):
         clients = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(60)]  # nothing is accepted yet
         while not served.connections.counts.refused:
-            assert served.connections.count <= 5
+            assert len(served.connections.open) <= 5
             await asyncio.sleep(0)
         while served.connections.counts.refused < 55:
-            assert served.connections.count <= 5
+            assert len(served.connections.open) <= 5
             await asyncio.sleep(0)
         await counted(served, 5)
         for client in clients:
@@ -171,7 +171,7 @@ async def test_a_system_without_descriptors_does_not_stop_the_service(
     directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The connection waits in the socket's queue, and is accepted after a pause; the event loop does not spin."""
-    monkeypatch.setattr(listening, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(connections, "PAUSE_SECONDS", 0.01)
     async with serving(directory) as served:
         before = resource.getrlimit(resource.RLIMIT_NOFILE)
         client = socket.socket()

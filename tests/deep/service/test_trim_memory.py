@@ -25,11 +25,10 @@ async def main():
     above = b"x" * 100_000
     del blocks  # free, and below a block that is in use
     kept = resident_bytes() - begun
-    charge = service.bodies.budget.charge()
-    charge.add(kept)  # a body of that size would explain it
-    trimmer.check()
-    explained = resident_bytes() - begun
-    charge.give_back()
+    with service.bodies.budget.charge() as charge:
+        charge.add(kept)  # a body of that size would explain it
+        trimmer.check()
+        explained = resident_bytes() - begun
     trimmer.check()
     await asyncio.get_running_loop().shutdown_default_executor()
     print(kept, explained, resident_bytes() - begun)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from mrecordlog_async.model import Run
 from mrecordlog_async.protocol.problems import problem_of
 from mrecordlog_async.protocol.wire import CONTENT_TYPE, QueueRuns, encode
-from mrecordlog_async.service.wire.budgets import Budget
-from mrecordlog_async.service.wire.receive import JSON, NDJSON
-from mrecordlog_async.service.wire.splitting import split_at_once
+from mrecordlog_async.service.http import JSON, NDJSON
+from mrecordlog_async.service.sending import Budget
+from mrecordlog_async.service.splitting import split_at_once
 
 RECORDS_MAX = 1_000
 

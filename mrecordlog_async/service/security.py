@@ -20,9 +20,8 @@ import logging
 from collections.abc import Iterable
 from contextlib import suppress
 
-from aiohttp import web
-
-from mrecordlog_async.protocol.problems import ProblemError
+from mrecordlog_async.protocol.problems import ProblemError, bad_request
+from mrecordlog_async.service.http import HttpRequest
 
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
@@ -42,16 +41,18 @@ class Guard:
         self._hosts = frozenset(host.lower() for host in hosts)
         self._accepted: set[str] = set()  # raw Host headers that passed the check
 
-    def check(self, request: web.BaseRequest, *, open_to_all: bool = False) -> None:
+    def check(self, request: HttpRequest, *, open_to_all: bool = False) -> None:
         """Raise the problem that keeps *request* out. *open_to_all*: no token needed (health, the page)."""
-        headers = request.headers
-        # The parser refuses requests with two Host headers or none.
-        if self._hosts and headers.get("Host") not in self._accepted:
-            self._check_host(headers.get("Host", ""), by_address=open_to_all)
-        if "Origin" in headers:
-            self._check_origin(headers.getall("Origin"), headers.get("Host", ""))
+        hosts = request.all(b"host")
+        if len(hosts) > 1 or (not hosts and request.scope["http_version"] == "1.1"):
+            raise bad_request("a request has one Host header", "bad_request")
+        host = hosts[0] if hosts else ""
+        if self._hosts and host not in self._accepted:
+            self._check_host(host, by_address=open_to_all)
+        if b"origin" in request.headers:
+            self._check_origin(request.all(b"origin"), host)
         if self._digests and not open_to_all:
-            self._check_token(headers.getall("Authorization", []))
+            self._check_token(request.all(b"authorization"))
 
     def _check_host(self, host: str, *, by_address: bool) -> None:
         name = host_name(host)
@@ -68,7 +69,7 @@ class Guard:
 
     def _check_token(self, given: list[str]) -> None:
         scheme, _, token = given[0].partition(" ") if len(given) == 1 else ("", "", "")
-        digest = hashlib.sha256(token.strip().encode("utf-8", "surrogateescape")).digest()
+        digest = hashlib.sha256(token.strip(" \t").encode("latin-1")).digest()
         found = False
         for expected in self._digests:
             found |= hmac.compare_digest(digest, expected)
@@ -83,8 +84,7 @@ class EmbeddedGuard:
     On loopback, Host must be a loopback name or one of *hosts*. Other machines need a token, except for health and the
     page, unless *exposed* says that the application authenticates requests. A Unix socket is protected by its file
     permissions. Starlette's TestClient has no network and counts as loopback. What a proxy on this machine passes on
-    comes from another one, if the server or a middleware says so: the proxy may send a loopback name as the Host. A
-    request whose client has left is dropped: it is no longer known where it came from.
+    comes from another one, if the server or a middleware says so: the proxy may send a loopback name as the Host.
     """
 
     def __init__(self, tokens: Iterable[bytes], hosts: Iterable[str], *, exposed: bool = False) -> None:
@@ -95,28 +95,21 @@ class EmbeddedGuard:
         self._open_elsewhere = exposed or bool(tokens)
         self._warned = False
 
-    def check(self, request: web.BaseRequest, *, open_to_all: bool = False) -> None:
-        """Raise the problem that keeps *request* out. *open_to_all*: no token needed (health, the page).
-
-        Raises:
-            ConnectionResetError: The client has left. A middleware of the application may have waited before this.
-        """
-        transport = request.transport
-        if transport is None or transport.is_closing():
-            raise ConnectionResetError("the client left before its request was admitted")
-        local = transport.get_extra_info("sockname")
-        if isinstance(local, str | bytes):  # the path of a Unix socket
+    def check(self, request: HttpRequest, *, open_to_all: bool = False) -> None:
+        """Raise the problem that keeps *request* out. *open_to_all*: no token needed (health, the page)."""
+        server, client = request.scope.get("server"), request.scope.get("client")
+        if server is not None and server[1] is None and server[0] and not is_address(server[0]):  # a Unix socket
             self._elsewhere.check(request, open_to_all=open_to_all)
-        elif not isinstance(local, tuple):  # a lost TLS transport forgets its address before the request hears of it
-            raise ConnectionResetError("the client left before its request was admitted")
-        elif local[0] == TEST_SERVER and transport.get_extra_info("peername") == TEST_CLIENT:
+            return
+        local, remote = server[0] if server else "", client[0] if client else None
+        if local == TEST_SERVER and client is not None and tuple(client) == TEST_CLIENT:
             self._in_tests.check(request, open_to_all=open_to_all)
-        elif is_loopback(local[0]) and not was_passed_on(request.remote):
+        elif is_loopback(local) and not was_passed_on(remote):
             self._on_loopback.check(request, open_to_all=open_to_all)
         elif self._open_elsewhere or open_to_all:
             self._elsewhere.check(request, open_to_all=open_to_all)
         else:
-            self._refuse(f"from {request.remote}" if is_loopback(local[0]) else f"to {local[0]}")
+            self._refuse(f"from {remote}" if is_loopback(local) else f"to {local}")
 
     def _refuse(self, where: str) -> None:
         if not self._warned:

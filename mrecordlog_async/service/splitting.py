@@ -28,9 +28,9 @@ import msgspec
 from mrecordlog_async.protocol import wire, wire_decoder
 from mrecordlog_async.protocol.problems import ProblemError, bad_request, too_large
 from mrecordlog_async.protocol.schemas import AppendRequest
-from mrecordlog_async.service.wire.budgets import Charge
-from mrecordlog_async.service.wire.receive import JSON, NDJSON, OCTET_STREAM
-from mrecordlog_async.service.wire.turns import Turns
+from mrecordlog_async.service.http import JSON, NDJSON, OCTET_STREAM
+from mrecordlog_async.service.sending import Charge
+from mrecordlog_async.service.turns import Turns
 
 ARROW = "application/vnd.apache.arrow.stream"
 

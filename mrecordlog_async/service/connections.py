@@ -1,0 +1,519 @@
+"""Connections: aiohttp's, with the limits that it does not have. Everything used of aiohttp is public.
+
+aiohttp's protocol gets what a connection receives from a `Connection`, which counts bytes and seconds and parses
+nothing. The bridge tells it when a request is served (`begin`, `end`), so it knows which bytes nobody takes yet.
+
+1. A connection that has not sent a whole head within `header_seconds`, or within `HEAD_BYTES`, is closed.
+2. One that was idle between requests for `idle_seconds` is cut; after a tenth of that while three quarters of all
+   connections are in use. One that reads nothing of a response for `write_seconds` is cut.
+3. aiohttp gets at most `PIECE_BYTES` that no request has claimed. What follows waits here until the request has ended.
+   If all connections together hold more than `unread_bytes`, those that hold most are cut.
+4. A connection counts from `accept` on, during its TLS handshake too, so that connections never take the descriptors
+   that the log needs. At the limit it replaces a slow handshake, or the connection that has been idle longest; if there
+   is neither, it gets a 503, or in TLS no response.
+5. At most `HANDSHAKES` are under way. Above that those older than `SLOW_SECONDS` are cut, and new connections wait in
+   the socket's queue: honest clients need milliseconds, and a flood moves on as fast as its connections become old.
+
+One timer checks all connections every second, so these deadlines cost a request nothing. Bodies and responses have
+their own deadlines (`bodies`, `sending`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import StreamReader, web
+
+from mrecordlog_async.protocol.problems import CONTENT_TYPE, ProblemError, bad_request, too_many
+from mrecordlog_async.service.app import App
+from mrecordlog_async.service.bridge import BAD_CHUNK, STATUS_LINES, Bridge, date_line, title
+from mrecordlog_async.service.http import LINGER_SECONDS, encoded
+from mrecordlog_async.service.service import ConnectionCounts, Service
+
+if TYPE_CHECKING:
+    from aiohttp.abc import AbstractStreamWriter
+
+logger = logging.getLogger("mrecordlog_async.service")
+_quiet = logging.getLogger("mrecordlog_async.service.malformed")
+_quiet.setLevel(logging.CRITICAL + 1)  # it logs a traceback for each malformed request of a client
+
+HEAD_BYTES, PIECE_BYTES = 64 * 1024, 16 * 1024
+BARREN_BYTES = 16 * 1024
+"""Bytes of a body in chunks that may bring nothing: a size line of aiohttp's longest length is half of this."""
+TURNS = 5
+"""Turns of the event loop in which aiohttp calls the handler of a whole head; after them it gets more bytes."""
+CROWDED, HURRY = 0.75, 10
+"""Share of all connections above which idle ones are cut sooner, and the factor by which they are."""
+ACCEPTS_AT_ONCE = 16
+HANDSHAKES = 256
+"""TLS handshakes that are under way: one holds 130 KiB, and takes the event loop 0.3 ms."""
+SLOW_SECONDS = 0.5
+"""Age at which a handshake may be cut if another one needs its room."""
+PAUSE_SECONDS = 1.0
+"""Seconds without an accept after the system had no descriptor or memory for a connection."""
+TLS_CLOSE_SECONDS, FOREVER = 2.0, 1e8
+SWEEP_SECONDS = 1.0
+DRAIN_SECONDS = 1.0
+MALFORMED = (
+    "malformed HTTP request: a path may need percent-encoding, a line may be longer than 8,190 bytes, or the lengths "
+    "of the body contradict each other"
+)
+LARGE = f"the head of the request has more than {HEAD_BYTES} bytes"
+
+
+class _Transport(asyncio.Transport):
+    """What aiohttp has of a transport. Both it and `Connection` pause reading, and neither resumes it for the other."""
+
+    def __init__(self, real: asyncio.Transport) -> None:
+        super().__init__()
+        self.real, self.full, self.holds, self.lingers = real, False, False, False
+        for name in ("write", "writelines", "abort", "is_closing", "get_extra_info", "get_write_buffer_size"):
+            setattr(self, name, getattr(real, name))
+
+    def pause_reading(self) -> None:
+        """Pause, for aiohttp."""
+        self.full = True
+        self.hold(self.holds)
+
+    def resume_reading(self) -> None:
+        """Resume, for aiohttp."""
+        if self.full:
+            self.full = False
+            self.hold(self.holds)
+
+    def close(self) -> None:
+        """Close, once what was written is sent."""
+        if not self.lingers:
+            self.real.close()
+
+    def end_with(self, response: bytes, loop: asyncio.AbstractEventLoop) -> None:
+        """Send *response* as the last one. What still arrives is read for a while: a reset would hide the response."""
+        self.real.write(response)
+        self.lingers = True
+        for name in ("write", "writelines"):  # aiohttp responds, too
+            setattr(self, name, _discard)
+        self.full = False
+        self.hold(False)
+        loop.call_later(LINGER_SECONDS, self.real.close)
+
+    def hold(self, holds: bool) -> None:
+        """Pause or resume, for `Connection`."""
+        self.holds = holds
+        if not self.real.is_closing():
+            if holds or self.full:
+                self.real.pause_reading()
+            else:
+                self.real.resume_reading()
+
+
+def _discard(data: object) -> None:
+    """Take the place of a transport's methods that write."""
+
+
+class Connection(asyncio.Protocol):
+    """One connection.
+
+    since: when it began to be idle. content: the body of the request being served. unclaimed: bytes that aiohttp has
+    and no request yet. taken: bytes of `content` that the request has taken. barren: the last bytes of `content` that
+    brought nothing. paused: since when the client has read nothing, or 0. streams: a response that is charged elsewhere
+    is being written. is_ending: it was cut in its handshake.
+    """
+
+    has_begun = False
+    transport: _Transport  # once it has begun
+    content: StreamReader | None = None
+    gone: asyncio.Future[None] | None = None
+    server: tuple[Any, ...] = ()
+    client: tuple[Any, ...] | None = None
+    requests = unclaimed = taken = barren = turns = 0
+    seen = -1  # requests that had begun at the last sweep
+    paused = 0.0
+    streams = is_ending = False
+
+    def __init__(self, others: Connections, accepted: socket.socket) -> None:
+        self.others, self.loop, self.accepted = others, others.loop, accepted
+        self.inner, self.since, self.held = others.server(), self.loop.time(), bytearray()
+        others.open[self] = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin."""
+        local, peer = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
+        self.server = local[:2] if isinstance(local, tuple) else (local or "unix", None)
+        self.client = peer[:2] if isinstance(peer, tuple) else None
+        self.transport, self.since, self.has_begun = _Transport(transport), self.loop.time(), True
+        self.others.known[self.transport] = self
+        self.inner.connection_made(self.transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self.others.leave(self)
+        self.held.clear()
+        if self.gone is not None and not self.gone.done():
+            self.gone.set_result(None)
+        self.inner.connection_lost(exc)
+
+    def eof_received(self) -> None:
+        """End: half a close is a whole one."""
+        self.inner.eof_received()
+
+    def data_received(self, data: bytes) -> None:
+        """Pass *data* on, or hold it until a request claims it."""
+        content = self.content
+        if self.transport.lingers:
+            return
+        if content is not None and not content.is_eof():
+            before = content.total_bytes
+            self.inner.data_received(data)
+            self.barren = 0 if content.total_bytes != before or content.is_eof() else self.barren + len(data)
+            if self.barren > BARREN_BYTES:  # aiohttp tells nobody of a malformed chunk before the request has ended
+                self.refuse(bad_request(BAD_CHUNK, "bad_body"))
+        elif content is None and not self.held and self.unclaimed + len(data) <= PIECE_BYTES:
+            self.unclaimed += len(data)
+            self.inner.data_received(data)
+        else:
+            self.held += data
+            self.transport.hold(True)
+            if content is None and self.unclaimed < PIECE_BYTES and len(self.held) == len(data):
+                self._claim()
+            self._wait()
+
+    def pause_writing(self) -> None:
+        """Let responses wait: the client does not read."""
+        self.paused = self.loop.time()
+        self.inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Let them continue."""
+        self.paused = 0.0
+        self.inner.resume_writing()
+        self._wait()
+
+    def begin(self, content: StreamReader) -> None:
+        """Note that a request is being served; *content* is its body."""
+        self.content, self.unclaimed, self.taken, self.barren = content, 0, 0, 0
+        self.requests += 1
+        self.turns = TURNS if self.turns else 0  # a request may begin and end within one turn
+        if self.held and not content.is_eof():
+            self._pass(len(self.held))
+
+    def end(self) -> None:
+        """Note that its response is sent."""
+        if self.content is not None and self.content.is_eof():  # else it closes, and what it still sends is discarded
+            self.content = None
+            self._wait()
+
+    async def left(self) -> None:
+        """Wait until the client has left."""
+        if self.transport in self.others.known:
+            self.gone = self.gone or self.loop.create_future()
+            await asyncio.shield(self.gone)
+
+    def _wait(self) -> None:
+        if self.held and not self.turns and self.content is None:
+            self.turns = TURNS
+            self.loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """Pass on another piece, if no request has begun for so long that it may be needed for one."""
+        self.turns = 0 if self.content is not None or self.paused or not self.held else self.turns - 1
+        if self.turns:
+            self.loop.call_soon(self._turn)
+        elif self.held and self.content is None and not self.paused and self.unclaimed < HEAD_BYTES:
+            self._claim()
+            self._wait()
+
+    def _claim(self) -> None:
+        """Pass on a piece that no request has claimed yet."""
+        self.unclaimed += PIECE_BYTES
+        self._pass(PIECE_BYTES)
+
+    def _pass(self, size: int) -> None:
+        piece = bytes(self.held[:size])
+        del self.held[:size]
+        if not self.held:
+            self.transport.hold(False)
+        self.inner.data_received(piece)
+
+    def refuse(self, problem: ProblemError) -> None:
+        """Respond to what is not read further, and close; cut it if a response has begun."""
+        self.held.clear()
+        if self.streams or self.paused:
+            self.transport.abort()
+        elif not self.transport.is_closing() and not self.transport.lingers:
+            self.transport.end_with(refusal(problem), self.loop)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is served, or has been since the last sweep."""
+        return self.content is None and self.seen == self.requests
+
+    def cut(self) -> None:
+        """Cut the connection; one in its handshake finds the end of its stream."""
+        self.others.counts.cut += 1
+        self.others.leave(self)
+        with suppress(OSError):
+            if self.has_begun:
+                self.transport.abort()
+            else:
+                self.is_ending = True
+                self.others.ending += 1
+                self.accepted.shutdown(socket.SHUT_RDWR)
+
+    def unread(self) -> int:
+        """Return the bytes that it holds and nobody has taken, in either direction."""
+        size = len(self.held) + self.unclaimed
+        size += 0 if self.content is None else self.content.total_bytes - self.taken
+        return size + (self.transport.get_write_buffer_size() if self.paused and not self.streams else 0)
+
+
+class Connections:
+    """Accept connections, and cut those that are idle or slow, or hold too much.
+
+    open: those that are accepted. known: those that have begun, by their transport. beginning: those that have not, in
+    TLS in their handshake. ending: those of them that are cut and still have their descriptor.
+    """
+
+    def __init__(self, app: App, *, access_log: bool = False) -> None:
+        self.loop, self.options = asyncio.get_running_loop(), app.service.options
+        self.counts: ConnectionCounts = app.service.connections
+        self.counts.known = True
+        self.open: dict[Connection, None] = {}
+        self.known: dict[Any, Connection] = {}
+        self.beginning = self.ending = 0
+        self.server = web.Server(
+            self._respond, request_factory=self._request, access_log=None, logger=_quiet, auto_decompress=False,
+            keepalive_timeout=FOREVER, lingering_time=0,
+        )  # fmt: skip
+        self._bridge, self._tasks = Bridge(app, access_log=access_log), set[asyncio.Task[None]]()
+        self._sockets: Sequence[socket.socket] = ()
+        self._tls: dict[str, Any] = {}
+        self._emptied = asyncio.Event()
+        self._swept = 0.0
+        self._waiting: asyncio.TimerHandle | None = None  # for a handshake to end, or to become slow
+
+    async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
+        connection = self.known.get(request.transport)
+        if connection is None:
+            raise ConnectionResetError("the client left before its request was admitted")
+        connection.begin(request.content)
+        try:
+            return await self._bridge.serve(request, connection)
+        finally:
+            connection.end()
+
+    def _request(
+        self,
+        message: Any,  # aiohttp exports its class under no public name
+        payload: StreamReader,
+        protocol: web.RequestHandler,
+        writer: AbstractStreamWriter,
+        task: asyncio.Task[None],
+    ) -> web.BaseRequest:
+        request = web.BaseRequest(message, payload, protocol, writer, task, self.loop)
+        if message.method == "UNKNOWN" and request.transport in self.known:  # what aiohttp makes of malformed HTTP
+            self.known[request.transport].refuse(bad_request(MALFORMED))
+        return request
+
+    def listen(self, sockets: Sequence[socket.socket], context: ssl.SSLContext | None = None) -> None:
+        """Accept connections at *sockets*, with TLS if there is a *context*."""
+        seconds = {"ssl_handshake_timeout": self.options.header_seconds, "ssl_shutdown_timeout": TLS_CLOSE_SECONDS}
+        self._sockets, self._tls = sockets, {} if context is None else {"ssl": context, **seconds}
+        for one in sockets:
+            one.setblocking(False)
+        self._resume()
+
+    def close(self) -> None:
+        """Accept no more, and cut those that have not begun: their clients have sent no request yet."""
+        for one in self._sockets:
+            self.loop.remove_reader(one.fileno())
+            one.close()
+        self._sockets = ()
+        for connection in [one for one in self.open if not one.has_begun]:
+            connection.cut()
+
+    def leave(self, connection: Connection) -> None:
+        """Count *connection* no longer."""
+        self.open.pop(connection, None)
+        if connection.has_begun:
+            self.known.pop(connection.transport, None)
+        if not self.open:
+            self._emptied.set()
+
+    def _resume(self) -> None:
+        self._waiting = None
+        for one in self._sockets:
+            self.loop.add_reader(one.fileno(), self._accept, one)
+
+    def _pause(self, seconds: float) -> asyncio.TimerHandle:
+        """Accept nothing for a while: the event loop would find the next connection again in every turn."""
+        for one in self._sockets:
+            self.loop.remove_reader(one.fileno())
+        return self.loop.call_later(seconds, self._resume)
+
+    def _accept(self, listening: socket.socket) -> None:
+        """Accept a few connections: at least one waits. If others still do, the event loop calls this again."""
+        if self._are_too_many() and not self._cut_handshakes():
+            self._waiting = self._pause(SLOW_SECONDS / 10)
+            return
+        for _ in range(ACCEPTS_AT_ONCE):
+            if self.ending or self._are_too_many():
+                return
+            try:
+                accepted, _ = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                facts = {"event": "not_accepted", "seconds": PAUSE_SECONDS}
+                logger.error("no connection is accepted for %g s: %s", PAUSE_SECONDS, error, extra={"facts": facts})
+                self._pause(PAUSE_SECONDS)
+                return
+            accepted.setblocking(False)
+            self._take(accepted)
+
+    def _are_too_many(self) -> bool:
+        return bool(self._tls) and self.beginning - self.ending >= HANDSHAKES
+
+    def _take(self, accepted: socket.socket) -> None:
+        """Admit a connection, or refuse it."""
+        if len(self.open) < self.options.connections or self._cut_handshakes() or self._cut_idle():
+            self.beginning += 1
+            self._tasks.add(task := self.loop.create_task(self._begin(Connection(self, accepted))))
+            task.add_done_callback(self._tasks.discard)
+            return
+        self.counts.refused += 1
+        with accepted, suppress(OSError):
+            if not self._tls:  # before its handshake, a client of TLS understands nothing
+                problem = too_many("connections", len(self.open), self.options.connections)
+                problem.status = 503
+                accepted.send(refusal(problem))
+
+    async def _begin(self, connection: Connection) -> None:
+        """Give the connection to aiohttp, after the TLS handshake if there is one."""
+        self.counts.handshakes += bool(self._tls)
+        try:
+            await self.loop.connect_accepted_socket(lambda: connection, connection.accepted, **self._tls)
+        except OSError:  # the client left, or its handshake failed, took too long, or was cut
+            connection.accepted.close()
+        finally:
+            self.beginning -= 1
+            if self._waiting is not None:
+                self._waiting.cancel()
+                self._resume()
+            self.ending -= connection.is_ending
+            if not connection.has_begun:
+                self.leave(connection)
+            elif connection.is_ending:  # its handshake was done in the same turn
+                connection.transport.abort()
+
+    def _cut_handshakes(self) -> bool:
+        """Cut the oldest handshakes, if they are slow; return whether there were any."""
+        late = self.loop.time() - SLOW_SECONDS
+        slow = [one for one in self.open if not one.has_begun and one.since <= late]
+        for one in slow[: max(HANDSHAKES // 16, 1)]:  # `open` is in the order in which they were accepted
+            one.cut()
+        return bool(slow)
+
+    def _cut_idle(self) -> bool:
+        """Cut the connection that has been idle longest; return False if none was at the last two sweeps."""
+        idle = (one for one in self.known.values() if one.is_idle and one.since < self._swept)
+        longest = min(idle, key=lambda one: one.since, default=None)
+        if longest is not None:
+            longest.cut()
+        return longest is not None
+
+    async def shutdown(self) -> None:
+        """Close connections that are idle; the others close after their response."""
+        for _ in range(TURNS):  # what has arrived is served
+            await asyncio.sleep(0)
+        for one in [one for one in self.known.values() if one.content is None]:
+            one.transport.close()
+
+    async def finished(self, seconds: float, stop: asyncio.Event) -> None:
+        """Wait until the clients have all of their responses, for at most *seconds*, or until *stop*."""
+        self._emptied.clear()
+        waits = [asyncio.create_task(one.wait()) for one in (self._emptied, stop)]
+        if self.open:
+            await asyncio.wait(waits, timeout=max(seconds, 0), return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+
+    async def abort(self) -> None:
+        """Cut all connections."""
+        for one in list(self.known.values()):
+            one.transport.abort()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=1.0)
+        await asyncio.sleep(0)
+
+    async def watch(self, each_second: Callable[[], object]) -> None:
+        """Sweep every second until cancelled, and call *each_second* after each sweep.
+
+        An error is logged and the next sweep runs all the same: nothing awaits this task, and without it no connection
+        has a deadline.
+        """
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            try:
+                self.sweep(self.loop.time())
+                each_second()
+            except Exception:
+                logger.exception("watching connections failed; trying again in a second")
+
+    def sweep(self, now: float) -> None:
+        """Check every connection once."""
+        options, self.counts.open, self._swept = self.options, len(self.open), now
+        idle_seconds = options.idle_seconds / (HURRY if len(self.open) >= CROWDED * options.connections else 1)
+        for one in list(self.known.values()):
+            if not one.is_idle:
+                one.since, one.seen = now, one.requests
+            seconds = idle_seconds if one.requests else options.header_seconds
+            if now - one.since >= seconds or (one.paused and now - one.paused >= options.write_seconds):
+                one.cut()
+            elif one.unclaimed >= HEAD_BYTES and now > one.since and not one.paused:  # nothing claimed it meanwhile
+                one.refuse(ProblemError(431, "too_large", LARGE))
+        self._cut_largest()
+
+    def _cut_largest(self) -> None:
+        """Cut the connections that hold most, until all together hold at most `unread_bytes`."""
+        held = {one: one.unread() for one in self.known.values()}
+        self.counts.unread_bytes = sum(held.values())
+        for one in sorted(held, key=held.__getitem__, reverse=True):
+            if self.counts.unread_bytes <= self.options.unread_bytes:
+                return
+            self.counts.unread_bytes -= held[one]
+            one.cut()
+
+
+@asynccontextmanager
+async def running(
+    service: Service, sockets: Sequence[socket.socket], context: ssl.SSLContext | None = None
+) -> AsyncIterator[Connections]:
+    """Serve *service* at *sockets* until the end of the block; its log stays open. For tests."""
+    connections = Connections(App(service))
+    connections.listen(sockets, context)
+    watching = asyncio.create_task(connections.watch(service.refused.check))
+    try:
+        yield connections
+    finally:
+        service.begin_shutdown()
+        connections.close()
+        await connections.shutdown()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_SECONDS):
+                await service.finished()
+        await connections.abort()
+        watching.cancel()
+
+
+def refusal(problem: ProblemError) -> bytes:
+    """Return the bytes of a response that is sent without aiohttp."""
+    body = problem.document()
+    headers = {"connection": "close", "content-type": CONTENT_TYPE, "content-length": str(len(body)), **problem.headers}
+    lines = [b"%b: %b\r\n" % (title(name), value) for name, value in encoded(headers)]
+    return b"".join([STATUS_LINES[problem.status], date_line(), *lines, b"\r\n", body])

@@ -1,1 +1,0 @@
-"""Bytes in and out: takes connections, requests and bodies, and sends responses, all within limits and deadlines."""
