@@ -712,6 +712,17 @@ async def test_a_segment_that_was_not_identified_is_read_once_for_many_reads(
     assert collected == [0]
 
 
+async def test_all_that_is_wanted_is_read_whatever_the_limit_of_one_read(log: MultiRecordLog, directory: Path) -> None:
+    """The limit is of the places where it was located; what is read now may be divided into other ones."""
+    reader = GatheredReader(await asyncio.to_thread(LogDirectory.at, directory), may_write=lambda size: False)
+    queue = log._engine.queues.get("q")
+    assert queue is not None
+    wanted = WantedRuns(unidentified(0, 0, 0), queue.id, 0, 100, bytes_max=1)
+    assert (await asyncio.to_thread(reader.read, wanted)).next_position < 100
+    (found,) = await asyncio.to_thread(reader.read_many, [wanted])
+    assert [each for run in found.runs for each in run.records()] == records(0, 100)
+
+
 class LastPart(OsFileSystem):
     """A file system of which only the last 4 % are free while `full` is true."""
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 
 import pytest
 
+from .__main__ import FOUND
 from .running import NEAR, run_control, try_bug
-from .table import BrokenBug, Bug, read_bugs
+from .table import ROOT, BrokenBug, Bug, read_bugs
 
 BUGS = read_bugs()
 ROOMS = sorted({*NEAR} - {"compiled", "root", "servers", "support"})
@@ -22,6 +24,14 @@ SENTENCE = "A damaged record is never returned."
 def test_a_bug_fits_the_source_and_breaks_a_sentence_of_the_documentation(name: str) -> None:
     """Its old text stands once in its file, the changed line can be marked, and the sentence stands in `docs/`."""
     BUGS[name].check()
+
+
+def test_what_found_each_bug_is_still_there() -> None:
+    """It is run first. A test that has moved is looked for in all of them, which takes longer than a bug may."""
+    for bug, test in json.loads(FOUND.read_text()).items():
+        path, _, name = test.partition("::")
+        assert bug in BUGS
+        assert f"def {name.partition('[')[0].split('::')[-1]}(" in (ROOT / path).read_text(), (bug, test)
 
 
 @pytest.mark.parametrize("room", ROOMS)
