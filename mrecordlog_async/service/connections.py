@@ -95,6 +95,8 @@ class _Transport(asyncio.Transport):
     def end_with(self, response: bytes, loop: asyncio.AbstractEventLoop) -> None:
         """Send *response* as the last one. What still arrives is read for a while: a reset would hide the response."""
         self.real.write(response)
+        if self.real.can_write_eof():  # not with TLS
+            self.real.write_eof()
         self.lingers = True
         for name in ("write", "writelines"):  # aiohttp responds, too
             setattr(self, name, _discard)

@@ -126,6 +126,7 @@ async def test_a_refused_request_is_read_to_its_end(served: Served) -> None:
             connection.send(b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 1_000_000 + b"\r\n\r\n")
         )
         assert await connection.status() in (400, 431)
+        assert (await connection.reader.read()).endswith(b"}")
         await sending
 
 
