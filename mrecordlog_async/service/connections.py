@@ -478,7 +478,7 @@ class Connections:
             if now - one.since >= seconds or (one.paused and now - one.paused >= options.write_seconds):
                 one.cut()
             elif one.unclaimed >= HEAD_BYTES and now > one.since and not one.paused:  # nothing claimed it meanwhile
-                one.refuse(ProblemError(431, "too_large", LARGE))
+                one.refuse(ProblemError(431, "bad_request", LARGE))
         self._cut_largest()
 
     def _cut_largest(self) -> None:

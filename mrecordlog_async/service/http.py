@@ -77,10 +77,10 @@ class HttpRequest:
         """Find the path; raise the problem of a head that is too large, or has two readings."""
         scope, head = self.scope, b"".join(chain.from_iterable(self._pairs))
         if b"\n" in head or b"\r" in head:
-            raise bad_request("a header has a line break", "malformed")
+            raise bad_request("a header has a line break", "bad_request")
         if len(head) + len(scope["path"]) + len(scope.get("query_string", b"")) > HEAD_BYTES_MAX:
             detail = f"the head of the request has more than {HEAD_BYTES_MAX} bytes"
-            raise ProblemError(431, "too_large", detail, headers={"Connection": "close"})
+            raise ProblemError(431, "bad_request", detail, headers={"Connection": "close"})
         if self.unread:
             self._check_framing()
         self.path = _path_below(scope)
@@ -92,7 +92,7 @@ class HttpRequest:
             len(self.all(b"content-length")) > 1 or len(self.all(b"transfer-encoding")) > 1
         )
         if is_repeated or not length.isdigit() or (is_chunked and b"content-length" in self.headers):
-            raise closing(bad_request("the lengths of the body contradict each other", "malformed"))
+            raise closing(bad_request("the lengths of the body contradict each other", "bad_request"))
 
     def header(self, name: bytes) -> str | None:
         """Return the last header with this *name*, which is in lower case."""
