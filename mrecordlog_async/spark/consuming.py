@@ -154,14 +154,14 @@ class ConsumerHolder:
             and hold.position < at.next <= now.next_position
         ]
 
-    def acknowledge(self, due: Sequence[AcknowledgeOne], log: str) -> None:
-        """Acknowledge what is durable elsewhere.
+    def acknowledge(self, due: Sequence[AcknowledgeOne], listing: LogListing) -> None:
+        """Acknowledge what is durable elsewhere. It is refused if the log was opened again since *listing*.
 
         Raises:
             ConsumerNotOursError: another holder has attached, or the consumer was deleted.
         """
         for part in bulk_calls.parts(due):
-            found = self._server.send(bulk_calls.acknowledge(part, None), log)
+            found = self._server.send(bulk_calls.acknowledge(part, listing.opening), listing.log)
             for asked, each in zip(part, found, strict=True):
                 if each.status == "ok":
                     self._holds[asked.id or 0] = _Hold(asked.epoch, each.position)

@@ -201,9 +201,14 @@ class LogServer:
             blocks = self.send(bulk_calls.fetch(asked, payload=payload), task.log)
             yield from verified(blocks, group)
 
-    def truncate(self, due: Sequence[TruncateOne], log: str) -> list[QueueTruncated]:
-        """Truncate many queues, each as far as its consumers allow."""
-        return self._each((bulk_calls.truncate(each, None) for each in bulk_calls.parts(due)), log)
+    def truncate(self, due: Sequence[TruncateOne], listing: LogListing) -> list[QueueTruncated]:
+        """Truncate many queues, each as far as its consumers allow.
+
+        It is refused ("reopened") if the log was opened again since *listing*: it may have gone back, and then other
+        records are at these positions.
+        """
+        asked = (bulk_calls.truncate(each, listing.opening) for each in bulk_calls.parts(due))
+        return self._each(asked, listing.log)
 
 
 def _listing_of(page: QueuesResponse, queues: Mapping[str, QueueResponse]) -> LogListing:

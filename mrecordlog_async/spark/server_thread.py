@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.protocol.bulk_schemas import TruncateOne
 from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.servers.outages import Absence
@@ -79,7 +80,7 @@ class ServerThread:
         """
         if self._holder is not None:
             acknowledged = self._holder.due(stored, listing)
-            return self._pool.submit(self._holder.acknowledge, acknowledged, listing.log) if acknowledged else None
+            return self._pool.submit(self._holder.acknowledge, acknowledged, listing) if acknowledged else None
         due = due_of(stored, listing)
         new = [
             each
@@ -91,10 +92,16 @@ class ServerThread:
         if not new:
             return None
         self._sent |= {each.id or 0: (each.position, now) for each in new}
-        return self._pool.submit(self._truncate, listing.log, new)
+        return self._pool.submit(self._truncate, listing, new)
 
-    def _truncate(self, log: str, due: Sequence[TruncateOne]) -> None:
-        for asked, each in zip(due, self.server.truncate(due, log), strict=True):
+    def _truncate(self, listing: LogListing, due: Sequence[TruncateOne]) -> None:
+        try:
+            found = self.server.truncate(due, listing)
+        except RecordLogError:
+            for asked in due:
+                self._sent.pop(asked.id or 0, None)
+            raise
+        for asked, each in zip(due, found, strict=True):
             if each.status == "ok":
                 self._sent.pop(asked.id or 0, None)
             elif each.detail and (behind := (asked.queue, each.detail)) not in _said:

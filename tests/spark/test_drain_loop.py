@@ -462,3 +462,44 @@ def test_an_idle_drain_sends_one_request(
     for _ in range(3):
         assert process.step() == 0
     assert sent == ["/v1/queues"] * 3 and process.output._table.version() == version
+
+
+@pytest.mark.parametrize("consumer", [None, "lake"])
+def test_a_log_that_goes_back_during_a_batch_keeps_its_records(
+    service: ThreadedService, table: Path, tmp_path: Path, consumer: str | None
+) -> None:
+    """Other records are at the positions that the batch has stored: nothing is released by them."""
+    keeps = QueueOptions(keep="until_acknowledged") if consumer else QueueOptions()
+    service.call(service.log.create_queue("q", options=keeps))
+    service.keep_copy(tmp_path / "copy")
+    feed(service, "q", 0, 10)
+
+    def going_back(tasks: Sequence[ReadTask], writer: RowWriter) -> list[WrittenFile]:
+        files = in_process(tasks, writer)
+        service.go_back(tmp_path / "copy")
+        service.append("q", numbered("other", 0, 20))
+        return files
+
+    process = Draining({"s": service}, table, run=going_back, consumer=consumer)
+    assert process.step() == 10
+    assert len(service.records()["q"]) == 20
+    assert process.step() == 0
+    assert "it went back" in process.drain.trouble.held["s"] and len(service.records()["q"]) == 20
+
+
+def test_a_service_that_restarts_during_a_batch_is_released_by_the_next_one(
+    service: ThreadedService, table: Path
+) -> None:
+    """A request to release names the opening of the log that was listed."""
+    feed(service, "q", 0, 10)
+
+    def restarting(tasks: Sequence[ReadTask], writer: RowWriter) -> list[WrittenFile]:
+        files = in_process(tasks, writer)
+        service.stop()
+        service.start()
+        return files
+
+    process = Draining({"s": service}, table, run=restarting)
+    assert process.step() == 10
+    assert process.step() == 0
+    assert not any(service.records().values()) and table_rows(table) == expected(q=10)
