@@ -38,9 +38,9 @@ from mrecordlog_async.format.table import (
 )
 from mrecordlog_async.memory.consumers import Rules
 from mrecordlog_async.memory.queue import ALONE, QUEUE_OVERHEAD_BYTES, Queue, ReplayError, SegmentPins
-from mrecordlog_async.memory.store import ADVANCE_SHIFT, KEPT_BYTES, RetainedStores
+from mrecordlog_async.memory.store import NEWEST_BYTES_MAX, NEWEST_MAX, NEWEST_OVERHEAD_BYTES, RetainedStores
 from mrecordlog_async.memory.stores import Stores
-from mrecordlog_async.memory.times import NO_TICK
+from mrecordlog_async.memory.times import ENTRY_BYTES, NO_TICK, pack_time
 from mrecordlog_async.model import OFFSET_BYTES, Run
 
 DELETED_REMEMBERED = 10_000
@@ -241,28 +241,26 @@ class Queues:
         by_id, grown = self._by_id, 0
         for queue_id, position, payload in zip(record.ids, record.positions, record.payloads(), strict=True):
             queue = by_id.get(queue_id) or self._known(queue_id)
-            store = queue.store
-            tail, ends = store.tail, store.ends
-            if (
-                position != queue.next_position
-                or segment != queue.newest_segment
-                or not store.room
-                or len(payload) >= KEPT_BYTES
-            ):
+            if position != queue.next_position or segment != queue.newest_segment:
                 grown += queue.append(segment, Run.of(position, (payload,)), False, tick)
                 continue
             # Written here, and not by the queue and its store: two calls per record would double the time of this loop.
-            if tick != queue.tick:
-                grown += queue.note_tick(position, tick)
-            before = len(tail) + len(ends)
-            tail += payload
-            ends += len(tail).to_bytes(OFFSET_BYTES, "little")
-            size = len(tail) + len(ends)
-            grown += size - before + (size >> ADVANCE_SHIFT) - (before >> ADVANCE_SHIFT)
+            newest, size = queue.store.newest, len(payload)
+            if newest and len(newest) < NEWEST_MAX and size <= NEWEST_BYTES_MAX:
+                newest.append(payload)
+                grown += size + NEWEST_OVERHEAD_BYTES
+            else:
+                grown += queue.store.append_one(position, payload)
+            if (before := queue.tick) != tick:
+                ticks = queue.ticks
+                if ticks is not None and before < tick and ticks[-1] < 128:  # it ascends, as time does
+                    ticks += pack_time(position, tick)
+                    queue.tick = tick
+                    grown += ENTRY_BYTES
+                else:
+                    grown += queue.note_tick(position, tick)
             queue.last_first = ALONE
             queue.next_position = position + 1
-            if size >= store.room:
-                grown += store.fit()
         self._queue_bytes += grown
 
     def _apply_setting(self, record: Setting) -> None:

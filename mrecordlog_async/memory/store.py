@@ -1,11 +1,13 @@
 """The place of one queue's records. `RetainedStore`: in memory, as runs that never change and a tail that grows.
 
 1. A large run is kept as it arrives. A small one is copied to the **tail**: two byte arrays, no object per record.
-2. At 32 to 64 KiB, or 500 to 1,000 records, the tail is **sealed**: it becomes a run.
-3. A read copies what it wants of the tail. Nothing keeps a `memoryview` of it: an append would raise BufferError.
+2. Single records are kept as they arrive until there are `NEWEST_MAX`: they are copied to the tail together.
+3. At 32 to 64 KiB, or 500 to 1,000 records, the tail is **sealed**: it becomes a run.
+4. A read copies what it wants of the tail. Nothing keeps a `memoryview` of it: an append would raise BufferError.
 
 So a retained record costs its payload and four bytes, plus four or eight where positions have gaps, and the oldest and
-the newest ones what is truncated of a run, or what a tail takes in advance. Truncating drops whole runs from the left.
+the newest ones what is truncated of a run, or what a tail takes in advance. One that is still to be copied costs
+`NEWEST_OVERHEAD_BYTES` more. Truncating drops whole runs from the left.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from itertools import accumulate
 from struct import Struct
 
 from crc32c import crc32c
@@ -20,7 +23,7 @@ from crc32c import crc32c
 from mrecordlog_async.memory.gapped import SPAN_MAX, GappedRun, HeldRun
 from mrecordlog_async.memory.runs import checksum_of, cut_to, runs_of
 from mrecordlog_async.memory.stores import Left, Store
-from mrecordlog_async.model import OFFSET_BYTES, POSITION_MAX, Record, Run, shifted
+from mrecordlog_async.model import OFFSET_BYTES, POSITION_MAX, Record, Run, offsets_of_one, shifted
 
 SEAL_BYTES = 65_536
 SEAL_RECORDS = 1_000
@@ -39,8 +42,20 @@ KEPT_RECORDS = SEAL_RECORDS // 4
 RUN_OVERHEAD_BYTES = 150
 """Memory of a run in addition to its bytes: a tuple, two bytes objects, and its places in the list and in `_firsts`."""
 
-TAIL_OVERHEAD_BYTES = 150
-"""Memory of a tail in addition to what its byte arrays hold."""
+TAIL_OVERHEAD_BYTES = 220
+"""Memory of a tail in addition to what it holds: two byte arrays, and the list of the newest records."""
+
+NEWEST_MAX = 16
+"""This many single records are copied to the tail together.
+
+Where thousands of queues get a record each in turn, the byte arrays of none of them are in the processor's cache.
+"""
+
+NEWEST_BYTES_MAX = 1_024
+"""A single record that is larger is copied to the tail at once."""
+
+NEWEST_OVERHEAD_BYTES = 60
+"""Memory of such a record in addition to its payload: a bytes object, and its place in the list."""
 
 ADVANCE_SHIFT = 3
 """A tail is charged for an eighth more than it holds, which byte arrays may take in advance."""
@@ -54,6 +69,9 @@ COMPACT_BYTES = 512
 NO_BYTES = bytearray()
 """Shared by all queues without a tail, or without runs, and always empty."""
 
+NO_RECORDS: list[bytes] = []
+"""Shared by all queues without records that are still to be copied to the tail, and always empty."""
+
 _NO_RUNS: list[tuple[bytes, bytes, bytes]] = []
 """Shared by all queues without runs, and always empty."""
 
@@ -65,23 +83,22 @@ _ZERO = bytes(OFFSET_BYTES)
 class RetainedStore:
     """The records of one queue in memory. Readers get runs, which never change.
 
-    tail, ends: the payloads of the newest records, and for each the offset after its last byte. room: `fit` is to be
-    called once both have this size.
+    newest: single records after those of the tail, without a gap.
     """
 
     __slots__ = (
         "_dead",
         "_distances",
+        "_ends",
         "_firsts",
         "_id",
         "_run_bytes",
         "_run_memory",
         "_run_records",
         "_runs",
+        "_tail",
         "_tail_first",
-        "ends",
-        "room",
-        "tail",
+        "newest",
     )
 
     can_continue = True
@@ -93,28 +110,36 @@ class RetainedStore:
         self._firsts = NO_BYTES  # the first position of each run; taking from its front does not move the rest
         self._runs = _NO_RUNS  # offsets, payload and distances of each: exact tuples, which the cycle collector skips
         self._dead = 0  # truncated records of the oldest run, or of the tail if there is none
-        self.tail = self.ends = NO_BYTES
-        self.room = 0  # 0 if a single record cannot just be added
-        self._tail_first = 0
+        self._tail = NO_BYTES  # payloads
+        self._ends = NO_BYTES  # for each of the tail's records, the offset after its last byte
+        self._tail_first = 0  # of the newest records, if the tail has none
+        self.newest = NO_RECORDS
         self._distances: bytearray | None = None  # of the tail, once there is a gap in it: from its first position
 
     @property
     def records(self) -> int:
         """Number of retained records."""
-        return self._run_records + (len(self.ends) >> 2)
+        return self._run_records + self._tail_records()
 
     @property
     def held_bytes(self) -> int:
         """Payload bytes of the runs and the tail, with truncated records that are still held."""
-        return self._run_bytes + len(self.tail)
+        return self._run_bytes + len(self._tail) + sum(map(len, self.newest))
 
     @property
     def memory_bytes(self) -> int:
         """Memory of the runs and the tail."""
-        return self._run_memory + (tail_memory(self._tail_size()) if self.ends else 0)
+        newest = self.newest
+        if not newest and not self._ends:
+            return self._run_memory
+        held = NEWEST_OVERHEAD_BYTES * len(newest) + sum(map(len, newest)) if newest else 0
+        return self._run_memory + tail_memory(self._tail_size()) + held
 
     def _tail_size(self) -> int:
-        return len(self.tail) + len(self.ends) + len(self._distances or b"")
+        return len(self._tail) + len(self._ends) + len(self._distances or b"")
+
+    def _tail_records(self) -> int:
+        return (len(self._ends) >> 2) + len(self.newest)
 
     def count(self, records: int, size: int) -> None:
         """Count records that are on the disk alone, and their bytes; fewer than 0 if they are dropped."""
@@ -131,11 +156,9 @@ class RetainedStore:
         if self._runs:
             begin, end = self._ended_by(first), self._begun_before(last)
             found = [self._run(at) for at in range(begin, end if most is None else min(end, begin + most))]
-        if self.ends and last > self._tail_first and (most is None or len(found) < most):
-            run = self._tail_run(max(first, self._tail_first), last, records_max)
-            if run is not None:
-                found.append(run)
-        return found
+        if last > self._tail_first:
+            found += self._unsealed(first, last, records_max)
+        return found if most is None else found[:most]
 
     def runs_from(self, start: int, records_max: int, bytes_max: int) -> Iterator[Run]:
         """Yield the runs from *start* on; see `Store.runs_from`."""
@@ -145,9 +168,7 @@ class RetainedStore:
                 yield run
             elif (cut := run.cut(start, POSITION_MAX + 1)) is not None:
                 yield from runs_of((cut,))
-        if self.ends:
-            found = self._tail_run(max(start, self._tail_first), POSITION_MAX + 1, records_max, bytes_max)
-            yield from runs_of((found,) if found is not None else ())
+        yield from runs_of(self._unsealed(start, POSITION_MAX + 1, records_max, bytes_max))
 
     def last_record(self) -> Record | None:
         """Return the newest retained record."""
@@ -161,14 +182,14 @@ class RetainedStore:
     def first_record(self) -> int | None:
         """Return the position of the oldest retained record, or None if there is none."""
         if not self._runs:
-            return self._tail_position(self._dead) if self.ends else None
+            return self._tail_position(self._dead) if self._ends else self._tail_first if self.newest else None
         oldest, dead = self._run(0), self._dead
         return oldest.first_position + (dead if isinstance(oldest, Run) else oldest.distance(dead))
 
     def end(self) -> int | None:
         """Return the position after the newest retained record, or None if nothing is retained."""
-        if self.ends:
-            return self._tail_position((len(self.ends) >> 2) - 1) + 1
+        if self._ends or self.newest:
+            return self._newest_first() + len(self.newest)
         return self._run(len(self._runs) - 1).next_position if self._runs else None
 
     def live_bytes(self) -> int:
@@ -177,12 +198,12 @@ class RetainedStore:
 
     def has_runs(self) -> bool:
         """Return whether there is any record in memory."""
-        return bool(self._runs or self.ends)
+        return bool(self._runs or self._ends or self.newest)
 
     def checksum(self, first: int, stop: int) -> int:
         """Return the checksum of the last append; see `Store.checksum`."""
-        if self.ends and stop - first == 1:  # a roll asks every queue, and most end with a single record
-            payload = self.tail[self._tail_end((len(self.ends) >> 2) - 1) :]
+        if stop - first == 1 and (self.newest or self._ends):  # a roll asks every queue: most end with a single record
+            payload = self.newest[-1] if self.newest else self._tail[self._tail_end((len(self._ends) >> 2) - 1) :]
             return crc32c(payload, crc32c(len(payload).to_bytes(OFFSET_BYTES, "little")))
         return checksum_of(list(runs_of(cut_to(self.pieces(first, stop), first, stop))))
 
@@ -197,47 +218,78 @@ class RetainedStore:
             self.count(records, size)
             self._keep(first, offsets, payload, b"")
             return self.memory_bytes - held
-        if self.ends and (self._distances is not None or first != self._tail_first + (len(self.ends) >> 2)):
-            self._note_gap(first, records)
-        if not self.ends:
-            self.tail, self.ends, self._tail_first = bytearray(), bytearray(), first
-        base = len(self.tail)
-        self.tail += payload
-        self.ends += _END.pack(base + size) if records == 1 else shifted(offsets, -base)[OFFSET_BYTES:]
-        if len(self.tail) + len(self.ends) >= self.room:
-            self._fit()
-        return self.memory_bytes - held
-
-    def _note_gap(self, first: int, records: int) -> None:
-        """Note the positions of *records* records that are about to be added to the tail, from *first* on."""
-        if self._distances is None and len(self.ends) >> 2 > GAPLESS_MAX:
-            self.seal()
-            return
-        if self._distances is None:
-            self._distances = bytearray(array("q", range(len(self.ends) >> 2)).tobytes())
-            self.room = 0  # positions do not follow from the first one any more
-        begin = first - self._tail_first
-        self._distances += array("q", range(begin, begin + records)).tobytes()
-
-    def fit(self) -> int:
-        """Seal the tail if it is full; return as `append` does."""
-        held = self.memory_bytes
+        self._copy_newest()
+        self._begin_addition(first, records)
+        base = len(self._tail)
+        self._tail += payload
+        self._ends += _END.pack(base + size) if records == 1 else shifted(offsets, -base)[OFFSET_BYTES:]
         self._fit()
         return self.memory_bytes - held
 
+    def append_one(self, position: int, payload: bytes) -> int:
+        """Add a record that follows the last one; see `Store.append_one`."""
+        size = len(payload)
+        if size > NEWEST_BYTES_MAX:
+            return self.append(Run(position, offsets_of_one(size), payload), 1, size, False)
+        newest, grown = self.newest, NEWEST_OVERHEAD_BYTES + size
+        if len(newest) >= NEWEST_MAX:
+            grown += self._copy_newest()
+        if not newest and not self._ends:
+            self._tail_first = position
+            grown += TAIL_OVERHEAD_BYTES
+        if newest is NO_RECORDS:
+            newest = self.newest = []
+        newest.append(payload)
+        return grown
+
+    def _copy_newest(self) -> int:
+        """Copy the newest records to the tail; return as `append` does."""
+        payloads = self.newest
+        if not payloads:
+            return 0
+        copied, held = b"".join(payloads), self._run_memory + tail_memory(self._tail_size())
+        self._begin_addition(self._newest_first(), len(payloads))
+        ends = array("i", accumulate(map(len, payloads), initial=len(self._tail)))
+        self._ends += ends.tobytes()[OFFSET_BYTES:]
+        self._tail += copied
+        grown = -len(copied) - NEWEST_OVERHEAD_BYTES * len(payloads)
+        payloads.clear()
+        self._fit()
+        return grown + self.memory_bytes - held
+
+    def _begin_addition(self, first: int, records: int) -> None:
+        """Have the tail be ready for *records* records, the first of which is at position *first*."""
+        if self._ends and (self._distances is not None or first != self._tail_first + (len(self._ends) >> 2)):
+            self._note_gap(first, records)
+        if not self._ends:
+            self._tail, self._ends, self._tail_first = bytearray(), bytearray(), first
+
+    def _note_gap(self, first: int, records: int) -> None:
+        """Note the positions of *records* records that are about to be added to the tail, from *first* on."""
+        if self._distances is None and len(self._ends) >> 2 > GAPLESS_MAX:
+            self._seal_tail()
+            return
+        if self._distances is None:
+            self._distances = bytearray(array("q", range(len(self._ends) >> 2)).tobytes())
+        begin = first - self._tail_first
+        self._distances += array("q", range(begin, begin + records)).tobytes()
+
     def _fit(self) -> None:
-        spread, size = self._id % SEAL_SPREAD, self._tail_size()
-        records_left, full = SEAL_RECORDS - spread - (len(self.ends) >> 2), SEAL_BYTES - SPREAD_BYTES * spread
-        if records_left <= 0 or size >= full:
-            self.seal()
-        elif self._distances is None:
-            self.room = min(size + OFFSET_BYTES * records_left, full)
+        """Seal the tail if it is full."""
+        spread, records = self._id % SEAL_SPREAD, len(self._ends) >> 2
+        if records >= SEAL_RECORDS - spread or self._tail_size() >= SEAL_BYTES - SPREAD_BYTES * spread:
+            self._seal_tail()
 
     def seal(self) -> None:
         """Make a run of the tail; see `Store.seal`."""
-        if self.ends:
-            self.count(len(self.ends) >> 2, len(self.tail))
-            self._keep(self._tail_first, _ZERO + self.ends, bytes(self.tail), self._packed_distances())
+        self._copy_newest()
+        self.newest = NO_RECORDS
+        self._seal_tail()
+
+    def _seal_tail(self) -> None:
+        if self._ends:
+            self.count(len(self._ends) >> 2, len(self._tail))
+            self._keep(self._tail_first, _ZERO + self._ends, bytes(self._tail), self._packed_distances())
             self._drop_tail()
 
     def _packed_distances(self) -> bytes:
@@ -247,8 +299,7 @@ class RetainedStore:
         return array("i", distances).tobytes() if distances[-1] < SPAN_MAX else bytes(self._distances)
 
     def _drop_tail(self) -> None:
-        self.tail, self.ends, self._distances = NO_BYTES, NO_BYTES, None
-        self.room = 0
+        self._tail, self._ends, self._distances = NO_BYTES, NO_BYTES, None
 
     def _keep(self, first: int, offsets: bytes, payload: bytes, distances: bytes) -> None:
         if self._runs is _NO_RUNS:
@@ -261,6 +312,8 @@ class RetainedStore:
 
     def drop_before(self, position: int) -> None:
         """Drop the runs that end before *position*; count the truncated records of what is the oldest one then."""
+        if self.newest and position >= self._newest_first():
+            self._copy_newest()
         if self._runs and (count := self._ended_by(position)):
             self._drop(count)
         dead = self._before(position)
@@ -273,6 +326,7 @@ class RetainedStore:
         """Drop everything. Its cost does not depend on what there was."""
         self._runs, self._firsts = _NO_RUNS, NO_BYTES
         self._drop_tail()
+        self.newest = NO_RECORDS
         self._run_records = self._run_bytes = self._run_memory = self._dead = 0
 
     def _drop(self, count: int) -> None:
@@ -287,13 +341,13 @@ class RetainedStore:
     def _compact(self, dead: int) -> None:
         """Drop the first *dead* records of the tail, if they are much of it."""
         dead_bytes = self._tail_end(dead)
-        if dead_bytes < max(COMPACT_BYTES, len(self.tail) >> 1):
+        if dead_bytes < max(COMPACT_BYTES, len(self._tail) >> 1):
             return
-        first, ends, tail, distances = self._tail_position(dead), self.ends, self.tail, self._distances
+        first, ends, tail, distances = self._tail_position(dead), self._ends, self._tail, self._distances
         begin = first - self._tail_first
         self._drop_tail()
-        self.ends = bytearray(shifted(bytes(ends[dead * OFFSET_BYTES :]), dead_bytes))
-        self.tail, self._tail_first = tail[dead_bytes:], first
+        self._ends = bytearray(shifted(bytes(ends[dead * OFFSET_BYTES :]), dead_bytes))
+        self._tail, self._tail_first = tail[dead_bytes:], first
         if distances is not None:
             rest = array("q", bytes(distances[dead * _POSITION.size :]))
             self._distances = bytearray(array("q", [distance - begin for distance in rest]).tobytes())
@@ -305,6 +359,9 @@ class RetainedStore:
 
     def before(self, position: int) -> tuple[int, int]:
         """Return how much of the oldest piece is before *position*; see `Store.before`."""
+        if not self._runs and not self._ends:
+            payloads = self.newest[: max(position - self._tail_first, 0)]
+            return len(payloads), sum(map(len, payloads))
         records = self._before(position)
         return records, self._bytes_before(records)
 
@@ -315,7 +372,7 @@ class RetainedStore:
             return None
         records, size = self._run_records, self._run_bytes
         self._drop(count)
-        following = self._first(0) if self._runs else self._tail_first if self.ends else None
+        following = self._first(0) if self._runs else self._tail_first if self._ends or self.newest else None
         left = Left(records - self._run_records, size - self._run_bytes, following)
         self._run_records, self._run_bytes = records, size  # the caller takes them from the sums
         return left
@@ -357,11 +414,11 @@ class RetainedStore:
         distance = position - self._tail_first
         if self._distances is not None:
             return bisect_left(memoryview(self._distances).cast("q"), distance)
-        return min(max(distance, 0), len(self.ends) >> 2)
+        return min(max(distance, 0), len(self._ends) >> 2)
 
     def _tail_end(self, records: int) -> int:
         """Return the payload bytes of the first *records* records of the tail."""
-        return _END.unpack_from(self.ends, (records - 1) * OFFSET_BYTES)[0] if records else 0
+        return _END.unpack_from(self._ends, (records - 1) * OFFSET_BYTES)[0] if records else 0
 
     def _tail_position(self, record: int) -> int:
         """Return the position of the record of the tail with this number, from 0 on."""
@@ -369,6 +426,22 @@ class RetainedStore:
             return self._tail_first + record
         distance: int = _POSITION.unpack_from(self._distances, record * _POSITION.size)[0]
         return self._tail_first + distance
+
+    def _newest_first(self) -> int:
+        """Return the position of the first record that is still to be copied to the tail."""
+        return self._tail_position((len(self._ends) >> 2) - 1) + 1 if self._ends else self._tail_first
+
+    def _unsealed(
+        self, start: int, stop: int, records_max: int | None = None, bytes_max: int | None = None
+    ) -> list[HeldRun]:
+        """Return copies of the records that are in no run, with positions *start* … *stop* - 1; see `_tail_run`."""
+        run, base = self._tail_run(start, stop, records_max, bytes_max), self._newest_first()
+        if run is not None and run.next_position < base:  # it is cut, or is all that is wanted
+            return [run]
+        payloads = self.newest[max(start - base, 0) : max(stop - base, 0)][:records_max]
+        if payloads and bytes_max is not None:
+            payloads = payloads[: max(bisect_right(list(accumulate(map(len, payloads))), bytes_max), 1)]
+        return [each for each in (run, Run.of(max(start, base), payloads) if payloads else None) if each is not None]
 
     def _tail_run(
         self, start: int, stop: int, records_max: int | None = None, bytes_max: int | None = None
@@ -382,11 +455,11 @@ class RetainedStore:
             end = min(end, first + records_max)
         if first >= end:
             return None
-        base, ends = self._tail_end(first), bytes(self.ends[first * OFFSET_BYTES : end * OFFSET_BYTES])
+        base, ends = self._tail_end(first), bytes(self._ends[first * OFFSET_BYTES : end * OFFSET_BYTES])
         if bytes_max is not None:
             end = first + max(bisect_right(memoryview(ends).cast("i"), base + bytes_max), 1)
             ends = ends[: (end - first) * OFFSET_BYTES]
-        with memoryview(self.tail) as tail:
+        with memoryview(self._tail) as tail:
             payload = bytes(tail[base : self._tail_end(end)])
         offsets = shifted(_END.pack(base) + ends, base)
         if self._distances is None:

@@ -28,13 +28,11 @@ class Left(NamedTuple):
 class Store(Protocol):
     """The place of one queue's records. The queue owns it, and calls it for what log records append and truncate.
 
-    tail, ends, room: a single record that follows the last one may be added to the first two instead of by a call,
-    unless *room* is 0; once their size has reached it, `fit` is to be called.
+    newest: a single record of up to `NEWEST_BYTES_MAX` bytes that follows the last one may be added to it instead of by
+    a call, unless it is empty or has `NEWEST_MAX` records.
     """
 
-    tail: bytearray
-    ends: bytearray
-    room: int
+    newest: list[bytes]
 
     @property
     def records(self) -> int:
@@ -48,9 +46,6 @@ class Store(Protocol):
     def memory_bytes(self) -> int:
         """Memory of the records."""
 
-    def fit(self) -> int:
-        """Seal the tail if it is full; return as `append` does."""
-
     def count(self, records: int, size: int) -> None:
         """Count records that are on the disk alone, and their bytes; fewer than 0 if they are dropped."""
 
@@ -59,6 +54,9 @@ class Store(Protocol):
 
         continues: it belongs to the same append as the run before it, and `can_continue` was true.
         """
+
+    def append_one(self, position: int, payload: bytes) -> int:
+        """Add a single record at *position*, the next one; return as `append` does."""
 
     @property
     def can_continue(self) -> bool:

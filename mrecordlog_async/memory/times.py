@@ -34,6 +34,9 @@ an object with attributes, because the cycle collector would visit it for each q
 
 _ENTRY = Struct("<qq")
 
+pack_time = _ENTRY.pack
+"""Make an entry of a position and a tick, to be added to an index whose ticks ascend to it."""
+
 
 def begin_times(position: int, tick: int) -> TimeIndex:
     """Return an index in which *tick* holds from *position* on."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.runs import checksum_of
-from mrecordlog_async.memory.store import NO_BYTES
+from mrecordlog_async.memory.store import NO_RECORDS
 from mrecordlog_async.memory.stores import Left
 from mrecordlog_async.model import Record, Run
 
@@ -53,8 +53,8 @@ _SEGMENT, (_FIRST, _NEXT, _RECORDS, _BYTES) = 0, range(3, _FIELDS)
 class PlacedStore:
     """The records of one queue on the disk. `records` and `held_bytes` count a place that a truncate cut in full."""
 
-    tail = ends = NO_BYTES
-    room = memory_bytes = 0
+    newest = NO_RECORDS
+    memory_bytes = 0
 
     __slots__ = (
         "_checksum",
@@ -101,6 +101,10 @@ class PlacedStore:
             first = run.first_position
             rows.extend((stores.segment, stores.offset, stores.batch, first, first + records, records, size))
         return 0
+
+    def append_one(self, position: int, payload: bytes) -> int:
+        """Append a run of one record."""
+        return self.append(Run.of(position, (payload,)), 1, len(payload), False)
 
     @property
     def can_continue(self) -> bool:
@@ -190,10 +194,6 @@ class PlacedStore:
 
     def seal(self) -> None:
         """Do nothing."""
-
-    def fit(self) -> int:
-        """Never called: no single record is added to a tail."""
-        raise AssertionError("a store of places has no tail")
 
     def before(self, position: int) -> tuple[int, int]:
         """Never called: nothing is in memory."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.runs import checksum_of
-from mrecordlog_async.memory.store import NO_BYTES
+from mrecordlog_async.memory.store import NO_RECORDS
 from mrecordlog_async.memory.stores import Left
 from mrecordlog_async.model import Record, Run
 
@@ -22,8 +22,8 @@ class PositionStore:
     records, held_bytes: all that were ever appended or counted.
     """
 
-    tail = ends = NO_BYTES
-    room = memory_bytes = 0
+    newest = NO_RECORDS
+    memory_bytes = 0
 
     __slots__ = ("_checksum", "_end", "_last_append", "_stores", "held_bytes", "records")
 
@@ -48,6 +48,10 @@ class PositionStore:
         """Count records that are on the disk."""
         self.records += records
         self.held_bytes += size
+
+    def append_one(self, position: int, payload: bytes) -> int:
+        """Append a run of one record."""
+        return self.append(Run.of(position, (payload,)), 1, len(payload), False)
 
     @property
     def can_continue(self) -> bool:
@@ -79,10 +83,6 @@ class PositionStore:
 
     def seal(self) -> None:
         """Do nothing: there is no tail."""
-
-    def fit(self) -> int:
-        """Do nothing: there is no tail."""
-        return 0
 
     # What memory has of the records: nothing.
 

@@ -43,9 +43,9 @@ def runs(position: int) -> list[LogRecord]:
 
 @pytest.mark.usefixtures("_only_when_asked")
 def test_a_queue_is_few_objects_to_the_collector() -> None:
-    """Two when it is empty, one more with loose records, one or with many small runs three more with runs.
+    """Two when it is empty, one more with single records that were not copied yet, and one more with runs.
 
-    Times, segments and the runs themselves are none; a block of up to 250 loose records is two.
+    Times, segments, the tail and the runs themselves are none.
     """
     queues, before, position = Queues(1), tracked(), 0
 
