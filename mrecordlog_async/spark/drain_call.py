@@ -292,7 +292,9 @@ def _output(options: DrainOptions, session: SparkSession | None, report: Callabl
 
 def _is_local(session: SparkSession) -> bool:
     """Return whether tasks run on this machine, as far as Spark says."""
-    return str(session.conf.get("spark.master", "")).startswith("local") and not hasattr(session, "client")
+    # The master of a server of Spark Connect says nothing about this machine.
+    is_remote = ".connect." in type(session).__module__
+    return not is_remote and str(session.conf.get("spark.master", "")).startswith("local")
 
 
 def _runner(options: DrainOptions, session: SparkSession | None) -> tuple[Run, int]:

@@ -9,6 +9,7 @@ import pytest
 
 from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.spark.delta_output import DeltaOutput
+from mrecordlog_async.spark.drain_call import DrainOptions, drain
 from mrecordlog_async.spark.drain_loop import Drain
 from mrecordlog_async.spark.output import BatchFailedError, OutputRefusedError
 from mrecordlog_async.spark.runners import on_spark, parallelism, schema_after, transformed
@@ -50,14 +51,12 @@ def test_a_function_changes_rows(spark: SparkSession, service: ThreadedService, 
     schema = schema_after(spark, with_length)
     output = DeltaOutput(TableFiles(str(table)), schema, plain=False)
     output.open()
-    drain = Drain(
-        ServerSet([Endpoint(service.url, name="s")]), output, transformed(spark, with_length), DrainSettings()
-    )
-    assert drain.step() == 100
-    assert (drain.totals.records, drain.totals.rows) == (100, 50)
+    job = Drain(ServerSet([Endpoint(service.url, name="s")]), output, transformed(spark, with_length), DrainSettings())
+    assert job.step() == 100
+    assert (job.totals.records, job.totals.rows) == (100, 50)
     assert sorted(columns(table, "position", "bytes")) == [(at, len(f"q:{at}")) for at in range(0, 100, 2)]
     assert not any(service.records().values())
-    drain.close()
+    job.close()
     output.close()
 
 
@@ -82,3 +81,14 @@ def test_a_failed_task_is_one_sentence(spark: SparkSession, service: ThreadedSer
     with pytest.raises(BatchFailedError, match="no such thing") as failed:
         other.step()
     assert "\n" not in str(failed.value)
+
+
+def test_one_call_drains_on_spark(spark: SparkSession, service: ThreadedService, table: Path) -> None:
+    """With a function of the user, or without one; a session on this machine may write to its disk."""
+    service.append("q", numbered("q", 0, 100))
+    assert drain(DrainOptions(service.url, str(table)), spark).rows == 100
+    assert table_rows(table) == expected(q=100)
+    service.append("q", numbered("q", 100, 120))
+    other = str(table.with_name("other"))
+    summary = drain(DrainOptions(service.url, other, transform=with_length), spark)
+    assert (summary.records, summary.rows) == (20, 10)
