@@ -2,7 +2,7 @@
 
 `app` opens the log with the application and closes it with it. A module of two lines serves a log:
 
-    # wal.py: run it with `uvicorn wal:app`
+    # wal.py: run it with `uvicorn wal:app --timeout-graceful-shutdown 10`
     from mrecordlog_async.asgi import app as log_app
 
     app = log_app("./wal", queues=["clicks"])

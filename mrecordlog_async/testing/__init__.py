@@ -22,6 +22,7 @@ from typing import Any
 
 from mrecordlog_async.errors import LogFailedError
 from mrecordlog_async.log import MultiRecordLog
+from mrecordlog_async.support.extras import naming
 from mrecordlog_async.testing.disk import MemoryDisk
 
 __all__ = ["MemoryDisk", "crash", "memory_log", "memory_service", "serving"]
@@ -93,9 +94,12 @@ async def serving(log: MultiRecordLog) -> AsyncIterator[str]:
 
     Needs the packages of the service: `pip install 'mrecordlog_async[server]'`.
     """
-    from mrecordlog_async.service.connections import running
-    from mrecordlog_async.service.listening import bind
-    from mrecordlog_async.service.service import Service
+    try:
+        from mrecordlog_async.service.connections import running
+        from mrecordlog_async.service.listening import bind
+        from mrecordlog_async.service.service import Service
+    except ModuleNotFoundError as error:
+        raise naming(error, "server") from None
 
     service = Service(None)
     service.attach(log)

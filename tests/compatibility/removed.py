@@ -12,6 +12,7 @@ _CLIENTS = (
     "a client for each service, as the recipe for several services shows; a drain reads all of them into one table"
 )
 _TOOLS = "nothing: only the package's own tools called it"
+_FETCH_RUNS = "nothing: a fetch holds 4 MiB of records at a time, however many runs it returns"
 REMOVED: dict[str, str] = {
     "append --key": "one service for each command: `URL,URL` and `dns+http://…` are refused; "
     "`top` takes several arguments",
@@ -21,6 +22,7 @@ REMOVED: dict[str, str] = {
     "bench --svg": _SUITE,
     "drain --adopt-output": _PARQUET,
     "drain --format": _PARQUET,
+    "internal": "`bad_request` where the head of a request is refused; `500 internal` stays",
     "load-parquet": "`load-table`, for Delta tables; rows of other files are written with Spark",
     "mrecordlog_async.FileSystem.capacity_of": "`FileSystem.space_of`, which says what is free, too",
     "mrecordlog_async.MultiRecordLog.acknowledge": INSPECTION,
@@ -61,6 +63,7 @@ REMOVED: dict[str, str] = {
     "mrecordlog_async.ReadOnlyLog.ranked_in_steps": _TOOLS,
     "mrecordlog_async.ReadOnlyLog.times": _TOOLS,
     "mrecordlog_async.ReadOnlyLog.version": _TOOLS,
+    "mrecordlog_async.aiohttp.ServiceOptions.fetch_runs": _FETCH_RUNS,
     "mrecordlog_async.client.FleetBatch": _CLIENTS,
     "mrecordlog_async.client.FleetConsumer": _CLIENTS,
     "mrecordlog_async.client.FleetError": _CLIENTS,
@@ -69,6 +72,7 @@ REMOVED: dict[str, str] = {
     "mrecordlog_async.client.ServerSummary": _CLIENTS,
     "mrecordlog_async.client.ServiceUnreachableError.after": _TOOLS,
     "mrecordlog_async.client.Stored": _CLIENTS,
+    "mrecordlog_async.fastapi.ServiceOptions.fetch_runs": _FETCH_RUNS,
     "no_arrow": "415 `no_arrow` for every Arrow body that is sent, 406 `not_acceptable` for one that is asked for",
 }
 """A line of `surface.json`, or the beginning of several ones → what to use instead, as the changelog says it."""

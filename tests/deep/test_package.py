@@ -120,7 +120,7 @@ def test_each_link_of_the_description_leads_to_a_page_or_file_that_is_published(
 def test_the_description_installs_the_package_by_its_name(description: str) -> None:
     """Who reads it has no checkout: only the command for the tests needs one. No note of the tests is shown."""
     assert re.findall(r"pip install ('[^']+')", description.replace("-e ", "")) == [
-        "'mrecordlog_async[server,fastapi]'",
+        "'mrecordlog_async[fastapi]'",
         "'mrecordlog_async[spark,java]'",
         "'.[dev]'",
     ]

@@ -71,7 +71,7 @@ def test_commands_on_files_need_no_extra(directory: Path, arguments: tuple[str, 
     ("command", "package", "extra"),
     [
         ("ls http://127.0.0.1:9", "msgspec", "server"),
-        ("serve DIR", "aiohttp", "server"),
+        ("serve DIR", "msgspec", "server"),
         ("drain --server a=http://127.0.0.1:9 --output o --checkpoint c", "msgspec", "spark"),
         ("load-table http://127.0.0.1:9 o", "msgspec", "spark"),
         ("lake show o", "deltalake", "spark"),
