@@ -11,6 +11,7 @@ import argparse
 import random
 import tempfile
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,11 +50,10 @@ class Campaign:
 
     def run(self, rounds: int, patch: pytest.MonkeyPatch) -> Outcome:
         """Run it; raise AssertionError if a record is missing, stored twice or changed."""
-        with self.medium.attached(patch), self.killer.attached(patch):
+        with closing(self.medium), self.medium.attached(patch), self.killer.attached(patch):
             for _ in range(rounds):
                 self._round()
             self.check()
-        self.medium.close()
         return self.outcome
 
     def _round(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -36,14 +37,14 @@ def test_a_power_cut_at_any_step_changes_nothing(
 ) -> None:
     """Whatever of the unsynced files is on the disk, the drain continues where it was."""
     campaign = Campaign(service, tmp_path, seed=len(step), partition_by=("queue",))
-    with campaign.medium.attached(monkeypatch), campaign.killer.attached(monkeypatch):
+    medium = campaign.medium
+    with closing(medium), medium.attached(monkeypatch), campaign.killer.attached(monkeypatch):
         for number in range(POWER_CUTS):
             campaign.feed("7", 20)
             campaign.feed(f"queue {number}", 5)
             campaign.killer.arm(when, step, 1 + number % 2)
             campaign.kill(2, cut=True)
         campaign.check()
-    campaign.medium.close()
 
 
 def test_random_kills_and_power_cuts_change_nothing(
