@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 from email.utils import formatdate
 from functools import cache
 from http import HTTPStatus
@@ -37,6 +38,7 @@ LOOK_SECONDS = 1.0
 UNREAD_BYTES = 256 * 1024
 """A client with more unread response bytes than this must read them before its next request is handled."""
 SERVER = "mrecordlog"
+ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
 STATUS_LINES = {one.value: f"HTTP/1.1 {one.value} {one.phrase}\r\n".encode() for one in HTTPStatus}
 BAD_CHUNK = "a chunk of the body is malformed: each is its size in hexadecimal digits, and this many bytes"
 
@@ -138,8 +140,8 @@ class Bridge:
 
     def _scope(self, request: web.BaseRequest, server: Any, client: Any) -> Scope:
         raw = request.raw_path
-        if raw[:1] != "/":  # the absolute form
-            raw = request.rel_url.raw_path_qs
+        if raw[:1] != "/":
+            raw = _origin_form(raw)
         path, _, query = raw.partition("?")
         version = request.version
         return {
@@ -156,6 +158,13 @@ class Bridge:
             "server": server,
             "client": client,
         }
+
+
+def _origin_form(target: str) -> str:
+    """Return *target* without scheme and authority: `/a?b` of `http://x/a?b`. A '#' stays, and is refused."""
+    found = ABSOLUTE.match(target)
+    rest = target if found is None else target[found.end() :]
+    return rest if rest.startswith("/") else f"/{rest}"
 
 
 class _Exchange:

@@ -39,6 +39,9 @@ LINGER_SECONDS = 2.0
 """How long the rest of a refused body is read and discarded: the client then sees the response and not a reset."""
 LINGER_BYTES = 64 * 1024 * 1024
 
+LENGTH_DIGITS = 19
+"""Of the longest announced length: it fits into 64 bits."""
+
 AMBIGUOUS = (
     "the path must be /v1/queues/NAME…, with only names percent-encoded, including their '#' and what is not ASCII"
 )
@@ -81,7 +84,7 @@ class HttpRequest:
         if len(head) + len(scope["path"]) + len(scope.get("query_string", b"")) > HEAD_BYTES_MAX:
             detail = f"the head of the request has more than {HEAD_BYTES_MAX} bytes"
             raise ProblemError(431, "bad_request", detail, headers={"Connection": "close"})
-        if self.unread:
+        if b"content-length" in self.headers or b"transfer-encoding" in self.headers:
             self._check_framing()
         self.path = _path_below(scope)
 
@@ -91,7 +94,8 @@ class HttpRequest:
         is_repeated = len(self.headers) < len(self._pairs) and (
             len(self.all(b"content-length")) > 1 or len(self.all(b"transfer-encoding")) > 1
         )
-        if is_repeated or not length.isdigit() or (is_chunked and b"content-length" in self.headers):
+        is_number = length.isdigit() and len(length) <= LENGTH_DIGITS
+        if is_repeated or not is_number or (is_chunked and b"content-length" in self.headers):
             raise closing(bad_request("the lengths of the body contradict each other", "bad_request"))
 
     def header(self, name: bytes) -> str | None:
@@ -119,7 +123,7 @@ class HttpRequest:
     def length(self) -> int | None:
         """The announced length of the body."""
         value = self.header(b"content-length")
-        return int(value[:19]) if value is not None else None
+        return int(value) if value is not None else None
 
     def gone(self) -> asyncio.Task[None]:
         """Return the task that ends when the client has left. The body must have been received."""
@@ -151,8 +155,14 @@ class HttpRequest:
                     await asyncio.sleep(0)
 
     async def start(self, status: int, headers: AsgiHeaders) -> None:
-        """Send the head of the response."""
+        """Send the head of the response.
+
+        The client may take what follows for another protocol (RFC 9110, section 7.8), and servers may read on: after a
+        request with `Upgrade` nothing is read from its connection.
+        """
         self.begun = True
+        if b"upgrade" in self.headers and not any(name == b"connection" for name, _ in headers):
+            headers = [*headers, (b"connection", b"close")]
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
 
 

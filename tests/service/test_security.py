@@ -7,7 +7,7 @@ import errno
 import os
 import resource
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -323,17 +323,32 @@ async def test_a_thousand_idle_and_half_open_connections_cost_little(directory: 
         b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n",
         b"Content-Length: -1\r\n",
         b"Content-Length: 1_0\r\n",
+        b"Content-Length: 0000000000000000000000001\r\n",
         b"X-Folded: a\r\n b\r\n",
         b"X-Nul: a\0b\r\n",
         b"No-Colon\r\n",
     ],
-    ids=["two lengths", "length and chunks", "negative", "underscore", "folded", "nul", "no colon"],
+    ids=["two lengths", "length and chunks", "negative", "underscore", "25 digits", "folded", "nul", "no colon"],
 )
 async def test_headers_that_two_readers_could_read_differently_are_refused(served: Served, headers: bytes) -> None:
     """Request smuggling begins with headers that a proxy reads differently."""
     assert await ask(served, HEAD + headers + b"\r\nx") == 400
     assert served.log.next_position("q") == 0
     assert await still_answers(served)
+
+
+@pytest.mark.parametrize("upgrade", [b"h2c", b"websocket", b"x"])
+async def test_a_payload_is_no_request_after_an_upgrade(served: Served, upgrade: bytes) -> None:
+    """A proxy that knows no upgrade forwards what its client sends next, and a server may have read less of it."""
+    inner = b"DELETE /v1/queues/q HTTP/1.1\r\nHost: x\r\n\r\n"
+    async with raw(served) as connection:
+        head = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: %b\r\n\r\n" % upgrade
+        await connection.send(head + HEAD + b"Content-Length: %d\r\n\r\n" % len(inner))
+        assert await connection.status() in (200, 400)
+        with suppress(ConnectionError):
+            await connection.send(inner)
+            assert b"HTTP/1.1" not in await connection.reader.read()  # the rest of the first response
+    assert served.log.list_queues() == ["q"]
 
 
 # Names.
@@ -512,6 +527,8 @@ async def test_probes_by_address_reach_health_under_any_hosts(directory: Path) -
         b"DELETE /v1/queues/a#/v1/queues/q",
         b"DELETE /v1/queues/q#",
         b"DELETE /v1/queues/q#?id=1",
+        b"DELETE http://x/v1/queues/q#?id=1",
+        b"DELETE http://x/v1/queues/q#/records",
         b"PUT /v1/queues/q#b",
         b"POST /v1/queues/a/records#/v1/queues/q/records",
         b"POST /%76%31/queues/q/records",
