@@ -252,8 +252,8 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is served, or has been since the last sweep."""
-        return self.content is None and self.seen == self.requests
+        """Whether no request is served, or has been since the last sweep; one that closes serves none."""
+        return (self.content is None or self.transport.is_closing()) and self.seen == self.requests
 
     def cut(self) -> None:
         """Cut the connection; one in its handshake finds the end of its stream."""

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import resource
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -153,6 +154,36 @@ async def test_an_idle_connection_is_cut_later(served: Served) -> None:
         assert served.connections.counts.cut == 0
         served.connections.sweep(now + 75)
         assert await connection.is_cut()
+
+
+async def test_a_refused_request_whose_client_reads_nothing_is_cut(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its body never arrives whole, and a rest of the response cannot be sent: the connection still ends."""
+    monkeypatch.setattr("mrecordlog_async.service.http.LINGER_SECONDS", 0.0)
+    now = asyncio.get_running_loop().time()
+    async with serving(directory) as served:
+        await served.log.create_queue("q")
+        await served.log.append_record("q", None, b"x" * 30_000)
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            client.connect(("127.0.0.1", served.port))
+            while not served.connections.known:
+                await asyncio.sleep(0.001)
+            (connection,) = served.connections.known.values()
+            while not connection.transport.get_write_buffer_size():  # what is left of one response is no reason to wait
+                begun = connection.requests
+                client.sendall(b"GET /v1/queues/q/records?limit=1 HTTP/1.1\r\nHost: x\r\n\r\n")
+                while connection.requests == begun or connection.content is not None:
+                    await asyncio.sleep(0.001)
+            client.sendall(b"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 300000\r\n\r\nhalf")
+            while not connection.transport.is_closing():
+                await asyncio.sleep(0.001)
+            served.connections.sweep(now)
+            served.connections.sweep(now + 1)
+            assert served.connections.known
+            served.connections.sweep(now + 76)
+            assert not served.connections.known
 
 
 @pytest.mark.parametrize(
