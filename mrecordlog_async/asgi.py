@@ -27,7 +27,7 @@ the outer one opens the log:
 
 The API has its own limits, tokens and host names (`ServiceOptions`). It admits the same requests as `mrecordlog serve`:
 on loopback only those whose Host is this machine or one of `options.hosts`; from other machines only those with a
-token. Deadlines of connections and of request heads are the server's. docs/deploy.md says which server has which.
+token. Deadlines of connections and of request heads are the server's. docs/frameworks.md says which server has which.
 """
 
 from __future__ import annotations
@@ -210,7 +210,9 @@ class LogApplication:
             if task not in self._dropped:
                 raise
             task.uncancel()
-            if not request.begun:
+            # With its body it may have reached the log, which may still carry it out: a 503 would deny that. Without a
+            # response, the server ends the connection, or responds with its own 500.
+            if request.unread and not request.begun:
                 request.unread = False  # nothing is waited for any more
                 problem = retry(503, "closing", "the service is shutting down; try again", state="closing")
                 await problem_response(closing(problem)).respond(request)

@@ -19,8 +19,9 @@ from starlette.routing import Mount
 
 from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.asgi import LogApplication, ServiceOptions, app
-from mrecordlog_async.client import RecordLogClient
+from mrecordlog_async.client import OutcomeUnknownError, RecordLogClient
 from tests.asgi import call_asgi
+from tests.cached_files import HangingDisk
 from tests.service.uvicorn_served import port_of, running
 from tests.serving import free_port
 
@@ -141,6 +142,52 @@ async def test_requests_above_the_limit_of_connections_get_a_503(directory: Path
         assert (status, b"connections" in body) == (503, True)
         wal.begin_shutdown()
         assert (await polling)[0] == 200
+
+
+async def test_an_append_that_the_disk_delays_past_the_end_is_not_reported_as_refused(directory: Path) -> None:
+    """It is stored as soon as the disk goes on: a producer that took it for refused would store it twice."""
+    disk = HangingDisk()
+    wal = LogApplication(ServiceOptions(drain_seconds=0.1))
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with MultiRecordLog.open(directory, queues=["q"], filesystem=disk) as log, wal.serving(log):
+            yield
+            disk.goes_on.set()
+
+    outer: Any = Starlette(lifespan=lifespan, routes=[Mount("/wal", wal)])
+    async with running(outer) as server:
+        address = f"http://127.0.0.1:{port_of(server)}/wal"
+        async with RecordLogClient(address, retry_seconds=0.0) as client:
+            disk.goes_on.clear()
+            appending = asyncio.create_task(client.append("q", b"a"))
+            await asyncio.to_thread(disk.waits.wait)
+            wal.begin_shutdown()
+            with pytest.raises(OutcomeUnknownError):
+                await appending
+    async with MultiRecordLog.open(directory) as log:
+        assert [record.payload for record in log.range("q")] == [b"a"]
+
+
+async def test_a_request_whose_body_is_not_there_at_the_end_may_be_sent_again(directory: Path) -> None:
+    """Nothing of it was stored."""
+    wal = LogApplication(ServiceOptions(drain_seconds=0.0))
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with MultiRecordLog.open(directory, queues=["q"]) as log, wal.serving(log):
+            yield
+
+    outer: Any = Starlette(lifespan=lifespan, routes=[Mount("/wal", wal)])
+    async with running(outer) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port_of(server))
+        writer.write(b"POST /wal/v1/queues/q/records HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\na")
+        while not (wal.service and wal.service.active):
+            await asyncio.sleep(0.001)
+        wal.begin_shutdown()
+        response = await reader.read()
+        assert response.startswith(b"HTTP/1.1 503") and b'"closing"' in response
+        writer.close()
 
 
 async def test_a_websocket_is_closed(directory: Path) -> None:
