@@ -57,10 +57,7 @@ class App:
 
     async def _respond(self, request: HttpRequest) -> None:
         try:
-            response = await self._response(request)
-            if self.service.shutting_down:
-                response.headers["connection"] = "close"
-            await response.respond(request)
+            await self._send(await self._response(request), request)
             return
         except ConnectionError:
             raise
@@ -69,7 +66,12 @@ class App:
             problem = self._problem(request, error)
         if request.begun:  # a second head would look like a part of the body
             raise ConnectionResetError("the response broke off")
-        await problem.respond(request)
+        await self._send(problem, request)
+
+    async def _send(self, response: HttpResponse, request: HttpRequest) -> None:
+        if self.service.shutting_down:
+            response.headers["connection"] = "close"
+        await response.respond(request)
 
     async def _response(self, request: HttpRequest) -> HttpResponse:
         service = self.service

@@ -121,15 +121,17 @@ def _discard(data: object) -> None:
 class Connection(asyncio.Protocol):
     """One connection.
 
-    since: when it began to be idle. content: the body of the request being served. unclaimed: bytes that aiohttp has
-    and no request yet. taken: bytes of `content` that the request has taken. barren: the last bytes of `content` that
-    brought nothing. paused: since when the client has read nothing, or 0. streams: a response that is charged elsewhere
-    is being written. is_ending: it was cut in its handshake.
+    since: when it began to be idle. content: the body of the request being served. writer: what sends its response, if
+    that is not one buffer. unclaimed: bytes that aiohttp has and no request yet. taken: bytes of `content` that the
+    request has taken. barren: the last bytes of `content` that brought nothing. paused: since when the client has read
+    nothing, or 0. streams: a response that is charged elsewhere is being written. is_ending: it was cut in its
+    handshake.
     """
 
     has_begun = False
     transport: _Transport  # once it has begun
     content: StreamReader | None = None
+    writer: AbstractStreamWriter | None = None
     gone: asyncio.Future[None] | None = None
     server: tuple[Any, ...] = ()
     client: tuple[Any, ...] | None = None
@@ -196,9 +198,9 @@ class Connection(asyncio.Protocol):
         self.inner.resume_writing()
         self._wait()
 
-    def begin(self, content: StreamReader) -> None:
-        """Note that a request is being served; *content* is its body."""
-        self.content, self.unclaimed, self.taken, self.barren = content, 0, 0, 0
+    def begin(self, content: StreamReader, writer: AbstractStreamWriter) -> None:
+        """Note that a request is being served; *content* is its body, and *writer* sends the response to it."""
+        self.content, self.writer, self.unclaimed, self.taken, self.barren = content, writer, 0, 0, 0
         self.requests += 1
         self.turns = TURNS if self.turns else 0  # a request may begin and end within one turn
         if self.held and not content.is_eof():
@@ -207,7 +209,9 @@ class Connection(asyncio.Protocol):
     def end(self) -> None:
         """Note that its response is sent."""
         if self.content is not None and self.content.is_eof():  # else it closes, and what it still sends is discarded
-            self.content = None
+            self.content = self.writer = None
+            if self.others.closing and not self.held:  # a head that was sent before the shutdown did not say so
+                self.transport.close()
             self._wait()
 
     async def left(self) -> None:
@@ -245,7 +249,7 @@ class Connection(asyncio.Protocol):
     def refuse(self, problem: ProblemError) -> None:
         """Respond to what is not read further, and close; cut it if a response has begun."""
         self.held.clear()
-        if self.streams or self.paused:
+        if self.streams or self.paused or (self.writer is not None and self.writer.output_size):
             self.transport.abort()
         elif not self.transport.is_closing() and not self.transport.lingers:
             self.transport.end_with(refusal(problem), self.loop)
@@ -278,7 +282,8 @@ class Connections:
     """Accept connections, and cut those that are idle or slow, or hold too much.
 
     open: those that are accepted. known: those that have begun, by their transport. beginning: those that have not, in
-    TLS in their handshake. ending: those of them that are cut and still have their descriptor.
+    TLS in their handshake. ending: those of them that are cut and still have their descriptor. closing: each ends with
+    its response.
     """
 
     def __init__(self, app: App, *, access_log: bool = False) -> None:
@@ -296,14 +301,14 @@ class Connections:
         self._sockets: Sequence[socket.socket] = ()
         self._tls: dict[str, Any] = {}
         self._emptied = asyncio.Event()
-        self._swept = 0.0
+        self._swept, self.closing = 0.0, False
         self._waiting: asyncio.TimerHandle | None = None  # for a handshake to end, or to become slow
 
     async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = self.known.get(request.transport)
         if connection is None:
             raise ConnectionResetError("the client left before its request was admitted")
-        connection.begin(request.content)
+        connection.begin(request.content, request.writer)
         try:
             return await self._bridge.serve(request, connection)
         finally:
@@ -433,6 +438,7 @@ class Connections:
         """Close connections that are idle; the others close after their response."""
         for _ in range(TURNS):  # what has arrived is served
             await asyncio.sleep(0)
+        self.closing = True
         for one in [one for one in self.known.values() if one.content is None]:
             one.transport.close()
 

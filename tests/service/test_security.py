@@ -254,6 +254,19 @@ async def test_a_408_says_what_was_too_slow(pieces: list[tuple[int, int]], why: 
 # Size and number.
 
 
+async def test_a_malformed_chunk_after_the_response_gets_no_second_one(served: Served) -> None:
+    """The client has been refused already: a second head would look like the response to another request."""
+    async with raw(served) as connection:
+        await connection.send(HEAD + b"X-Log-Id: other\r\nTransfer-Encoding: chunked\r\n\r\n")
+        assert await connection.status() == 412
+        await connection.send(b"zz\r\n" + b"x" * 20_000)
+        rest = b""
+        with suppress(ConnectionError):
+            while piece := await connection.reader.read(65_536):
+                rest += piece
+        assert b"HTTP/1.1" not in rest
+
+
 async def test_ten_gigabytes_announced_are_refused_at_once(served: Served) -> None:
     """A Content-Length above the limit is 413 before a byte of it is read."""
     assert await ask(served, HEAD + b"Content-Length: 10000000000\r\n\r\n") == 413

@@ -24,6 +24,7 @@ from mrecordlog_async.service.server import LOG_FAILED, ExposedError, ServeSetti
 from mrecordlog_async.service.service import Service
 from mrecordlog_async.service.watching.systemd import Status
 from tests.cached_files import CachedFiles
+from tests.served import serving
 
 
 class Running:
@@ -282,6 +283,36 @@ async def test_a_request_under_way_is_finished(directory: Path) -> None:
         assert await service.result == 0
     async with MultiRecordLog.open(directory) as log:
         assert [len(record.payload) for record in log.range("q")] == [200_000]
+
+
+async def test_a_shutdown_closes_the_connection_of_a_refused_request(directory: Path) -> None:
+    """Its client may stay: the process does not wait for it."""
+    async with serving(directory) as served:
+        served.service.begin_shutdown()
+        response = await served.call("GET", "/v1/queues/none")
+        assert (response.status, response.headers.get("Connection")) == (404, "close")
+
+
+async def test_a_shutdown_closes_the_connection_of_a_response_that_began_before(directory: Path) -> None:
+    """Its head could not say so: the connection ends with the last byte."""
+    async with serving(directory) as served:
+        await served.log.create_queue("q")
+        for _ in range(8):
+            await served.log.append_record("q", None, bytes(1_000_000))
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        try:
+            writer.write(b"GET /v1/queues/q/records HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert await reader.readexactly(12) == b"HTTP/1.1 200"
+            while not any(connection.paused for connection in served.connections.known.values()):
+                await asyncio.sleep(0.001)
+            served.service.begin_shutdown()
+            await served.connections.shutdown()
+            async with asyncio.timeout(30):
+                response = await reader.read()
+            assert len(response) > 8_000_000
+            assert b"connection: close" not in response.partition(b"\r\n\r\n")[0].lower()
+        finally:
+            writer.transport.abort()
 
 
 async def test_a_second_signal_does_not_wait_for_requests(directory: Path) -> None:
