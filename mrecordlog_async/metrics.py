@@ -1,7 +1,7 @@
 """Counters that the log keeps, and the table of what is reported of a log. This module depends on no exporter.
 
-The counters are updated once per batch, never once per append, so that appends pay nothing for them. Prometheus,
-OpenTelemetry and `/v1/stats` read the same rows: a number that is not in the table is not reported.
+The counters are updated once per batch, never once per append, so that appends pay nothing for them. Prometheus
+and `/v1/stats` read the same rows: a number that is not in the table is not reported.
 """
 
 from __future__ import annotations
