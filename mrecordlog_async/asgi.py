@@ -39,7 +39,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Unpack
 
-from mrecordlog_async.embedding import Consumers, Embedding, EmbedOptions, Queues, Worker, check_embed, embedded
+from mrecordlog_async.embedding import (
+    Consumers,
+    Embedding,
+    EmbedOptions,
+    OpeningStoppedError,
+    Queues,
+    Worker,
+    check_embed,
+    embedded,
+)
 from mrecordlog_async.log import NONE_DECLARED, MultiRecordLog
 from mrecordlog_async.options import check_type
 from mrecordlog_async.protocol.problems import retry, too_many
@@ -49,7 +58,7 @@ from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.security import EmbeddedGuard
 from mrecordlog_async.service.service import Service
 from mrecordlog_async.service.watching.trim_memory import MemoryTrimmer
-from mrecordlog_async.support.stop_signal import on_stop_signal
+from mrecordlog_async.support.stop_signal import end_by, on_stop_signal
 
 __all__ = ["EmbedOptions", "LogApplication", "ServiceOptions", "app"]
 
@@ -114,6 +123,9 @@ async def _live(embedding: Embedding, application: LogApplication, receive: Rece
                 await send({"type": "lifespan.startup.complete"})
                 stage = "shutdown"
                 await receive()
+    except OpeningStoppedError as stopped:
+        end_by(stopped.number)
+        await send({"type": "lifespan.startup.failed", "message": str(stopped)})
     except Exception as error:
         await send({"type": f"lifespan.{stage}.failed", "message": f"{type(error).__name__}: {error}"})
     else:

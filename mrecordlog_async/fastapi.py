@@ -33,7 +33,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -62,7 +61,7 @@ try:
     from mrecordlog_async.model import LogState, Record
     from mrecordlog_async.protocol.problems import CONTENT_TYPE, ProblemError, problem_of
     from mrecordlog_async.service.options import ServiceOptions
-    from mrecordlog_async.support.stop_signal import on_stop_signal
+    from mrecordlog_async.support.stop_signal import end_by, on_stop_signal
 except ModuleNotFoundError as error:
     raise naming(error, "fastapi") from None
 
@@ -129,7 +128,7 @@ def lifespan(
             try:
                 log = await stack.enter_async_context(embedded(embedding))
             except OpeningStoppedError as stopped:
-                _end_by(stopped.number)
+                end_by(stopped.number)
                 raise
             setattr(app.state, STATE_NAME, log)
             _directories[log] = os.fspath(directory)
@@ -167,16 +166,6 @@ def _without_traceback(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
     # Of a request that uvicorn cancels itself at its end: it says so in one line before.
     return not (isinstance(error, asyncio.CancelledError) and "timeout graceful shutdown" in str(error))
-
-
-def _end_by(number: int) -> None:
-    """Have the process end by the signal *number* once this lifespan has ended, as uvicorn does after a start.
-
-    After a start that failed, it would end with status 3, for which the master of gunicorn ends the whole service.
-    """
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    if task is not None:  # one turn later, uvicorn has the handlers put back that were set before its own
-        task.add_done_callback(lambda _: loop.call_soon(signal.raise_signal, number))
 
 
 def mount(app: FastAPI, path: str = "/wal", *, options: ServiceOptions | None = None, exposed: bool = False) -> None:

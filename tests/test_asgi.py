@@ -22,8 +22,10 @@ from mrecordlog_async.asgi import LogApplication, ServiceOptions, app
 from mrecordlog_async.client import OutcomeUnknownError, RecordLogClient
 from tests.asgi import call_asgi
 from tests.cached_files import HangingDisk
+from tests.holder import Holder
 from tests.service.uvicorn_served import port_of, running
 from tests.serving import free_port
+from tests.test_taking_the_log_over import starting
 
 ROOT = Path(__file__).parent.parent
 
@@ -100,6 +102,24 @@ async def test_a_log_that_cannot_be_opened_fails_the_start(directory: Path) -> N
     assert "LogLockedError" in failed["message"]
     started, ended = await lifespan_of(app(directory))
     assert (started["type"], ended["type"]) == ("lifespan.startup.complete", "lifespan.shutdown.complete")
+
+
+UNDER_UVICORN = """
+import sys, uvicorn
+from mrecordlog_async.asgi import app
+uvicorn.run(app(sys.argv[1], lock_seconds=1e6), port=int(sys.argv[2]))
+"""
+
+
+def test_a_signal_ends_a_start_that_waits_for_the_lock(directory: Path) -> None:
+    """The process ends by the signal, not as after a start that failed, for which a supervisor would start it again."""
+    with Holder(directory) as holder, starting(UNDER_UVICORN, directory) as process:
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout is not None
+        out = process.stdout.read()
+        assert process.wait() == -signal.SIGTERM, out
+        assert "told to stop (SIGTERM) before the log was open" in out and "Traceback" not in out, out
+        assert holder.process.poll() is None
 
 
 async def test_a_request_before_the_start_or_after_the_end_is_an_error(directory: Path) -> None:

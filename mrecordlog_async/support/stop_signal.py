@@ -52,3 +52,13 @@ def on_stop_signal(callback: Callable[[int], object]) -> Iterator[None]:
         for taken, (handle, before) in ours.items():
             if signal.getsignal(taken) is handle:
                 signal.signal(taken, before)
+
+
+def end_by(number: int) -> None:
+    """Have the process end by the signal *number* once this lifespan has ended, as uvicorn does after a start.
+
+    After a start that failed, it would end with status 3, for which the master of gunicorn ends the whole service.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    if task is not None:  # one turn later, uvicorn has the handlers put back that were set before its own
+        task.add_done_callback(lambda _: loop.call_soon(signal.raise_signal, number))
