@@ -11,6 +11,31 @@ Imports go down in this table, and never up:
     positions/    what is new, what was lost
     settings/     options, arguments, offsets
 
+A drain whose table is its checkpoint is to take their place. Nothing uses it yet:
+
+    drain_call      the drain as one call
+    drain_loop      list, store what is new, truncate behind it
+    runners         tasks in this process, or on Spark
+    delta_output    rows and positions in one commit of a Delta table
+    output          what a drain asks of any output
+    parquet_writer  the files of a task
+    table_files     the files of a table, on a disk or in a store
+    table_entries   the entries of a table's log, and their repair
+    table_changes   what others did to a table
+    migration       the positions of an earlier drain, once
+    consuming       a drain as one of several readers
+    drain_metrics   what Prometheus is told
+    log_stream      the streaming readers
+    log_table       the batch reader
+    bounds          where reading begins and ends
+    surveying       what each server has
+    planning        what a batch reads
+    losses          what a log has lost
+    server_set      the servers of one drain
+    server_thread   one server and its thread
+    log_server      its requests
+    state           positions, as an output stores them
+
 Decided here, and why:
 
 * An offset holds `[id, next_position]` of every queue, by the id of its log (see `settings.checkpoint`). The queue's id

@@ -66,8 +66,11 @@ asyncio.run(main())
 
 DRAINED = """
 import sys
-from deltalake import DeltaTable
-print(DeltaTable(sys.argv[1]).to_pyarrow_table(columns=["position", "payload"]).to_pylist())
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+# By a query: pyarrow would read through a file system in Python, in which a thread may be when the interpreter ends.
+found = QueryBuilder().register("t", DeltaTable(sys.argv[1])).execute("SELECT position, payload FROM t")
+print(pa.table(found).to_pylist())
 """
 
 
