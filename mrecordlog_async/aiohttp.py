@@ -1,8 +1,6 @@
 """Put a log into an aiohttp application: `setup` opens it with the application, handlers find it under `LOG`.
 
     from aiohttp import web
-    from yarl import URL
-    from yarl import URL
     from mrecordlog_async.aiohttp import LOG, setup
 
     async def ingest(request):

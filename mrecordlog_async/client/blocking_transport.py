@@ -85,9 +85,8 @@ class _SocketConnection:
 
     async def exchange(self, request: Sequence[bytes | memoryview], silence: float, seconds: float) -> Reply:
         """Send *request*, and return the whole response. Raises OSError; the request may have been carried out then."""
-        self.lost = (
-            True  # also after an exception of a signal handler: the rest of the response would be the next one's
-        )
+        # Also after an exception of a signal handler: the rest of the response would be the next one's.
+        self.lost = True
         exchange, end = Exchange(self._scratch), clock() + seconds
         try:
             sent = self._send(request, exchange, end)

@@ -36,11 +36,8 @@ class App:
                 methods["HEAD"] = route
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        if scope["type"] == "http":
-            await self.serve(HttpRequest(scope, receive, send))
-        elif scope["type"] == "websocket":
-            await send({"type": "websocket.close"})
+        """Serve one request of HTTP."""
+        await self.serve(HttpRequest(scope, receive, send))
 
     async def serve(self, request: HttpRequest) -> None:
         """Respond to *request*. A response that breaks off has no end: the server then cuts the connection."""

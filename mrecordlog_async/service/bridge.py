@@ -241,9 +241,7 @@ class _Exchange:
 
     async def _begin(self) -> web.StreamResponse:
         response = web.StreamResponse(status=self.status, headers=_text(self._start["headers"]))
-        response.headers.setdefault("Server", SERVER)
-        if "Connection" in response.headers:
-            response.force_close()
+        _complete(response)
         await response.prepare(self._request)
         return response
 
@@ -251,11 +249,8 @@ class _Exchange:
         """Send the whole response, if it needs nothing of aiohttp."""
         request, headers = self._request, self._start["headers"]
         if self._connection is None:
-            response = web.Response(status=self.status, headers=_text(headers), body=body or None)
-            response.headers.setdefault("Server", SERVER)
-            if "Connection" in response.headers:
-                response.force_close()
-            self.response = response
+            self.response = web.Response(status=self.status, headers=_text(headers), body=body or None)
+            _complete(self.response)
             return True
         if request.version != HttpVersion11 or request.method == "HEAD":
             return False
@@ -276,6 +271,13 @@ class _Exchange:
 
 def _text(headers: list[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
     return [(title(name).decode(), value.decode("latin-1")) for name, value in headers]
+
+
+def _complete(response: web.StreamResponse) -> None:
+    """Name the server, and have aiohttp close the connection if the headers say so."""
+    response.headers.setdefault("Server", SERVER)
+    if "Connection" in response.headers:
+        response.force_close()
 
 
 @cache

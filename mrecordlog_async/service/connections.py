@@ -33,7 +33,7 @@ from aiohttp import StreamReader, web
 from mrecordlog_async.protocol.problems import CONTENT_TYPE, ProblemError, bad_request, too_many
 from mrecordlog_async.service.app import App
 from mrecordlog_async.service.bridge import BAD_CHUNK, STATUS_LINES, Bridge, date_line, title
-from mrecordlog_async.service.http import LINGER_SECONDS, encoded
+from mrecordlog_async.service.http import HEAD_BYTES, LINGER_SECONDS, encoded, large_head
 from mrecordlog_async.service.service import ConnectionCounts, Service
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ logger = logging.getLogger("mrecordlog_async.service")
 _quiet = logging.getLogger("mrecordlog_async.service.malformed")
 _quiet.setLevel(logging.CRITICAL + 1)  # it logs a traceback for each malformed request of a client
 
-HEAD_BYTES, PIECE_BYTES = 64 * 1024, 16 * 1024
+PIECE_BYTES = 16 * 1024
 BARREN_BYTES = 16 * 1024
 """Bytes of a body in chunks that may bring nothing: a size line of aiohttp's longest length is half of this."""
 TURNS = 5
@@ -64,7 +64,6 @@ MALFORMED = (
     "malformed HTTP request: a path may need percent-encoding, a line may be longer than 8,190 bytes, or the lengths "
     "of the body contradict each other"
 )
-LARGE = f"the head of the request has more than {HEAD_BYTES} bytes"
 
 
 class _Transport(asyncio.Transport):
@@ -484,7 +483,7 @@ class Connections:
             if now - one.since >= seconds or (one.paused and now - one.paused >= options.write_seconds):
                 one.cut()
             elif one.unclaimed >= HEAD_BYTES and now > one.since and not one.paused:  # nothing claimed it meanwhile
-                one.refuse(ProblemError(431, "bad_request", LARGE))
+                one.refuse(large_head())
         self._cut_largest()
 
     def _cut_largest(self) -> None:

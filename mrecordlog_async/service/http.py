@@ -31,7 +31,7 @@ NDJSON = "application/x-ndjson"
 OCTET_STREAM = "application/octet-stream"
 TEXT = "text/plain"
 
-HEAD_BYTES_MAX = 64 * 1024
+HEAD_BYTES = 64 * 1024
 SMALL_BYTES = 64 * 1024
 """A smaller response is sent at once, without charge or deadline: it fits into the connection's buffer."""
 PIECE_BYTES = 256 * 1024
@@ -81,9 +81,8 @@ class HttpRequest:
         scope, head = self.scope, b"".join(chain.from_iterable(self._pairs))
         if b"\n" in head or b"\r" in head:
             raise bad_request("a header has a line break", "bad_request")
-        if len(head) + len(scope["path"]) + len(scope.get("query_string", b"")) > HEAD_BYTES_MAX:
-            detail = f"the head of the request has more than {HEAD_BYTES_MAX} bytes"
-            raise ProblemError(431, "bad_request", detail, headers={"Connection": "close"})
+        if len(head) + len(scope["path"]) + len(scope.get("query_string", b"")) > HEAD_BYTES:
+            raise large_head()
         if b"content-length" in self.headers or b"transfer-encoding" in self.headers:
             self._check_framing()
         self.path = _path_below(scope)
@@ -238,8 +237,13 @@ async def _each(pieces: Iterable[bytes] | AsyncIterable[bytes]) -> AsyncIterable
 
 def closing(problem: ProblemError) -> ProblemError:
     """Return *problem* with a header that the connection closes: the rest of the body will not be read."""
-    problem.headers["Connection"] = "close"
+    problem.headers["connection"] = "close"
     return problem
+
+
+def large_head() -> ProblemError:
+    """Return the problem of a head above `HEAD_BYTES`."""
+    return closing(ProblemError(431, "bad_request", f"the head of the request has more than {HEAD_BYTES} bytes"))
 
 
 def encoded(headers: Mapping[str, str]) -> AsgiHeaders:

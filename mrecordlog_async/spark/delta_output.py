@@ -34,13 +34,13 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 from msgspec.structs import replace
 
+from mrecordlog_async.spark.delta.reasons import reason_of
 from mrecordlog_async.spark.migration import earlier_state, refuse_columns
 from mrecordlog_async.spark.output import BatchFailedError, OutputRefusedError, WrittenFile
 from mrecordlog_async.spark.parquet_writer import STATED, Layout, write_rows
 from mrecordlog_async.spark.state import DrainState, StateError
 from mrecordlog_async.spark.table_changes import (
     STATED_COLUMNS,
-    has_file,
     refuse_changes,
     refuse_restored,
     states_ends,
@@ -483,12 +483,6 @@ class DeltaOutput:
         keep = {f"{self._number}.json", self._mark.rpartition("/")[2]}
         self.files.remove(f"{self._own}/{name}" for name in names - keep)
 
-    # For `lake show` and tests.
-
-    def has_rows_of(self, state: DrainState) -> bool:
-        """Return whether the table still has the last file of *state*."""
-        return not state.witness or has_file(self._table, state.witness)
-
 
 @contextmanager
 def _explained(files: TableFiles) -> Iterator[None]:
@@ -510,17 +504,3 @@ def refuse_unsupported(error: Exception | None, address: str) -> None:
             f"{address} needs what delta-rs does not write ({reason_of(error)}); nothing was stored. Drop the feature "
             "from the table, and start again"
         ) from error
-
-
-def reason_of(error: Exception | None) -> str:
-    """Return what an error of delta-rs says: its first line and its last cause, or the code of the object store."""
-    plain = re.sub(r"\x1b\[\d*m", "", str(error))
-    plain = re.sub(r"(?:<\?xml[^>]*>)?\s*<Error>.*?</Error>", _code, plain, flags=re.DOTALL)
-    lines = [part.strip().partition("\n")[0] for part in plain.split("↳")]
-    return ": ".join(dict.fromkeys((lines[0], lines[-1]))).rstrip(".")
-
-
-def _code(xml: re.Match[str]) -> str:
-    """Return the code and the message of an object store's response, such as `ExpiredToken: The token has expired`."""
-    found = [re.search(rf"<{name}>\s*(.+?)\s*</{name}>", xml[0], re.DOTALL) for name in ("Code", "Message")]
-    return ": ".join(each[1] for each in found if each is not None)

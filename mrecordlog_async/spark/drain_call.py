@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mrecordlog_async.errors import RecordLogError
-from mrecordlog_async.patterns import ANY
 from mrecordlog_async.servers.names import Endpoint
+from mrecordlog_async.spark.consumer.holder import rule_of
 from mrecordlog_async.spark.consuming import ConsumerOfDrain
 from mrecordlog_async.spark.delta_output import DeltaOutput
 from mrecordlog_async.spark.drain_loop import Drain
@@ -35,7 +35,7 @@ from mrecordlog_async.spark.runners import (
     transformed,
 )
 from mrecordlog_async.spark.server_set import ServerSet
-from mrecordlog_async.spark.settings.option_values import parse_servers
+from mrecordlog_async.spark.settings.option_values import Subscription, parse_servers
 from mrecordlog_async.spark.surveying import BYTES, RECORDS, DrainSettings
 from mrecordlog_async.spark.table_files import TableFiles
 
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 SCRAPE_SECONDS = 3.0
 """Seconds that a scrape waits for one response of a service."""
-
-_LITERAL = re.compile(r"(?:[^\\.^$*+?{}\[\]|()]|\\[^\w*])*")
 
 
 class DrainOptionError(RecordLogError, ValueError):
@@ -130,19 +128,9 @@ class DrainOptions:
         return lambda name: pattern.fullmatch(name) is not None
 
     def rule(self) -> str | None:
-        """Return the pattern of the rule that gives exactly the drained queues a consumer; None if there is none.
-
-        A rule that covers more would give a consumer to queues that nobody reads, and these would keep their records
-        for ever. Without a rule, a queue gets the consumer when it is listed for the first time.
-        """
-        if self.subscribe is not None:
-            return None
-        if self.subscribe_pattern is None:
-            return ANY
-        parts = self.subscribe_pattern.split(".*")
-        if len(parts) == 1 or not all(_LITERAL.fullmatch(part) for part in parts):
-            return None
-        return ANY.join(re.sub(r"\\(.)", r"\1", part) for part in parts)
+        """Return the pattern of the rule that gives exactly the drained queues a consumer; None if there is none."""
+        names = None if self.subscribe is None else frozenset(self.subscribe)
+        return rule_of(Subscription(names, self.subscribe_pattern))
 
     def held_by(self, owner: str) -> ConsumerOfDrain:
         """Return the consumer that *owner* holds."""

@@ -146,7 +146,7 @@ def metrics_served(address: str | None, totals: DrainTotals, lag: DrainLag) -> I
             return render(totals, lag.measure())
 
     try:
-        server = _MetricsServer(host, port, _handler(text))
+        server = MetricsServer(host, port, _handler(text))
     except OSError as error:
         raise MetricsAddressError(
             f"--metrics {address}: cannot listen there ({error.strerror}); choose another address"
@@ -170,7 +170,7 @@ def parse_address(text: str) -> tuple[str, int]:
     return host.strip("[]") or LOOPBACK, int(port)
 
 
-class _MetricsServer(ThreadingHTTPServer):
+class MetricsServer(ThreadingHTTPServer):
     """Serves on IPv4, or on IPv6 where *host* is such an address."""
 
     daemon_threads = True

@@ -30,7 +30,6 @@ class ServerThread:
         self.server = server
         self._holder = None if consumer is None else ConsumerHolder(consumer, server)
         self.is_late = False
-        self.reached = False
         self.absence = Absence()
         self._asked_at = float("-inf")
         self._pool = ThreadPoolExecutor(1, f"mrecordlog-{server.name}")

@@ -136,7 +136,6 @@ class Surveyor:
             down[name] = error.reason
             return
         thread.absence.end()
-        thread.reached = True
         if result.known is state.logs.get(result.listing.log):
             found[name] = result  # otherwise it was made from an older state: the next step has a new one
 

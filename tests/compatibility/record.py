@@ -22,7 +22,7 @@ from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.maintenance import snapshot
 
 from .contents import LITTLE_MEMORY, contents, write, write_more_than_memory
-from .pipeline import make_pipeline, make_tables
+from .pipeline import PLACE, make_pipeline, make_tables, rename_place
 from .states import WRITE
 from .states import read as read_state
 from .surface import surface
@@ -38,6 +38,14 @@ async def make_log(directory: Path) -> dict[str, object]:
     async with MultiRecordLog.open(directory, segment_bytes=SEGMENT_BYTES) as log:
         await log.append("empty", b"no longer")
         return contents(log)
+
+
+def unpacked(release: str, place: Path) -> Path:
+    """Unpack what the pipeline of *release* left, and return *place*, which its files name now."""
+    with tarfile.open(DATA / release / "pipeline.tar.gz") as archive:
+        archive.extractall(place, filter="data")
+    rename_place(place, PLACE, str(place))
+    return place
 
 
 def keep_log(target: Path) -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.request import Request, urlopen
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from mrecordlog_async import Limits, MultiRecordLog
 from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.service.connections import Connections, running
@@ -171,3 +173,13 @@ def ask(url: str, method: str = "GET", body: Any = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
     with urlopen(Request(url, data, {"Content-Type": "application/json"}, method=method), timeout=60) as answer:
         return json.loads(answer.read() or b"null")
+
+
+def drain_samples(url: str) -> dict[tuple[str, str], float]:
+    """Return the metrics of a drain: (name, server) → value."""
+    with urlopen(url, timeout=60) as response:
+        text = response.read().decode()
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    return {
+        (each.name.removeprefix("mrecordlog_drain_"), each.labels.get("server", "")): each.value for each in samples
+    }

@@ -12,7 +12,6 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.servers.names import Endpoint, Lookup
@@ -27,7 +26,7 @@ from mrecordlog_async.spark.services import lookups
 from mrecordlog_async.spark.services.connection import ServiceRefusedError
 from tests.spark.conftest import NewService
 from tests.spark.draining import Draining, columns, expected, table_rows
-from tests.spark.services import ThreadedService, numbered
+from tests.spark.services import ThreadedService, drain_samples, numbered
 
 A, B = "0123456789abcdef-of-a", "fedcba9876543210-of-b"
 
@@ -216,16 +215,6 @@ def test_a_dns_name_that_is_not_found_is_down(table: Path, monkeypatch: pytest.M
 # Metrics.
 
 
-def scrape(url: str) -> dict[tuple[str, str], float]:
-    """Return (name, server) → value."""
-    with urlopen(url, timeout=60) as response:
-        text = response.read().decode()
-    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
-    return {
-        (each.name.removeprefix("mrecordlog_drain_"), each.labels.get("server", "")): each.value for each in samples
-    }
-
-
 def test_metrics_say_what_is_not_stored(new_service: NewService, table: Path) -> None:
     """Even of queues that the drain has not met, and of records that other consumers keep in the log."""
     service, other = new_service(), new_service()
@@ -241,19 +230,19 @@ def test_metrics_say_what_is_not_stored(new_service: NewService, table: Path) ->
     )
     with metrics_served("0", process.drain.totals, lag) as url:
         assert url is not None
-        found = scrape(url)
+        found = drain_samples(url)
         assert (found["rows_total", ""], found["lag_records", "a"], found["lag_records", "b"]) == (0, 50, 0)
         assert ("last_commit_timestamp_seconds", "") not in found
         process.all()
         service.append("new", numbered("new", 0, 3))
         service.append("q", numbered("q", 50, 60))
-        found = scrape(url)
+        found = drain_samples(url)
         assert (found["rows_total", ""], found["batches_total", ""], found["bytes_total", ""]) == (50, 1, 190)
         assert service.positions("q")[0] == 0
         assert found["lag_records", "a"] == 13 and 0 <= found["lag_seconds", "a"] < 3_600
         assert (found["lag_seconds", "b"], found["server_up", "a"], found["server_up", "b"]) == (0, 1, 1)
         other.stop()
-        found = scrape(url)
+        found = drain_samples(url)
         assert (found["lag_records", "a"], found["server_up", "a"], found["server_up", "b"]) == (13, 1, 0)
         assert ("lag_records", "b") not in found
         other.start()
@@ -279,7 +268,7 @@ def test_metrics_are_served_while_a_drain_runs(service: ThreadedService, table: 
 
     def stopped() -> bool:
         if not seen and any("metrics: " in line for line in said):
-            seen.append(scrape(said[0].removeprefix("metrics: "))["lag_records", "default"])
+            seen.append(drain_samples(said[0].removeprefix("metrics: "))["lag_records", "default"])
         return False
 
     drain(DrainOptions(service.url, str(table), metrics="0"), report=said.append, stopped=stopped, pause=no_pause)

@@ -15,7 +15,6 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.spark.checkpoints.batches import SparkBatches
@@ -27,7 +26,7 @@ from mrecordlog_async.spark.services.fleet import Fleet
 from mrecordlog_async.spark.settings.option_values import WhenDown
 from tests.spark.conftest import NewService
 from tests.spark.delta_engine import DeltaEngine
-from tests.spark.services import numbered
+from tests.spark.services import drain_samples, numbered
 
 
 @contextmanager
@@ -44,16 +43,6 @@ def metrics_of(engine: DeltaEngine, progress: DrainProgress) -> Iterator[str]:
         checkpoint.close()
 
 
-def scrape(url: str) -> dict[tuple[str, str], float]:
-    """Return (name, server) → value."""
-    with urlopen(f"{url}/metrics", timeout=60) as response:
-        text = response.read().decode()
-    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
-    return {
-        (each.name.removeprefix("mrecordlog_drain_"), each.labels.get("server", "")): each.value for each in samples
-    }
-
-
 def test_the_lag_is_what_the_checkpoint_has_not_committed(new_service: NewService, tmp_path: Path) -> None:
     """Even of queues that the drain has not met, and of records that other consumers keep in the log."""
     service, other = new_service(), new_service()
@@ -62,17 +51,17 @@ def test_the_lag_is_what_the_checkpoint_has_not_committed(new_service: NewServic
     service.append("q", numbered("q", 0, 50))
     engine = DeltaEngine(f"a={service.url},b={other.url}", tmp_path, consumer="lake")
     with metrics_of(engine, DrainProgress(records=7)) as url:
-        found = scrape(url)
+        found = drain_samples(f"{url}/metrics")
         assert (found["rows_total", ""], found["lag_records", "a"], found["lag_records", "b"]) == (7, 50, 0)
         engine.drain()
         service.append("new", numbered("new", 0, 3))
         service.append("q", numbered("q", 50, 60))
-        found = scrape(url)
+        found = drain_samples(f"{url}/metrics")
         assert service.positions("q")[0] == 0
         assert found["lag_records", "a"] == 13 and 0 <= found["lag_seconds", "a"] < 3_600
         assert (found["lag_seconds", "b"], found["server_up", "a"], found["server_up", "b"]) == (0, 1, 1)
         other.stop()
-        found = scrape(url)
+        found = drain_samples(f"{url}/metrics")
         assert (found["lag_records", "a"], found["server_up", "a"], found["server_up", "b"]) == (13, 1, 0)
         assert ("lag_records", "b") not in found
         other.start()
@@ -86,11 +75,11 @@ def test_a_scrape_reports_a_service_that_refuses(new_service: NewService, tmp_pa
     service, other = new_service(), new_service("0123456789abcdef")
     service.append("q", numbered("q", 0, 3))
     with metrics_of(DeltaEngine(f"a={service.url},b={other.url}", tmp_path, token="wrong"), DrainProgress()) as url:
-        found = scrape(url)
+        found = drain_samples(f"{url}/metrics")
         assert (found["lag_records", "a"], found["server_up", "a"], found["server_up", "b"]) == (3, 1, 0)
     with metrics_of(DeltaEngine(f"b={other.url}", tmp_path, token="wrong"), DrainProgress()) as url:
         for _ in range(2):
-            assert scrape(url)["server_up", "b"] == 0
+            assert drain_samples(f"{url}/metrics")["server_up", "b"] == 0
 
 
 class Failing(DrainMetrics):

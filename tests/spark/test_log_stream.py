@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,8 @@ from mrecordlog_async.spark import log_stream
 from mrecordlog_async.spark.losses import ServersHeldError, UnreadLossError
 from mrecordlog_async.spark.services.connection import ServerDownError
 from mrecordlog_async.spark.settings.options import Options
-from tests.compatibility.pipeline import BATCH, PLACE, READ, payloads, rename_place
-from tests.compatibility.record import DATA
+from tests.compatibility.pipeline import BATCH, READ, payloads
+from tests.compatibility.record import DATA, unpacked
 from tests.spark.conftest import NewService
 from tests.spark.query import EarlierQuery, Query, Row, rows_of
 from tests.spark.services import ThreadedService, numbered
@@ -235,10 +234,7 @@ def test_spark_4_0_and_4_1_report_a_queue_that_was_deleted_unread(service: Threa
 
 @pytest.fixture(params=sorted(path.name for path in DATA.iterdir()))
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    with tarfile.open(DATA / request.param / "pipeline.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    rename_place(tmp_path, PLACE, str(tmp_path))
-    return tmp_path
+    return unpacked(request.param, tmp_path)
 
 
 @pytest.fixture

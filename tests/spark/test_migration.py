@@ -21,7 +21,7 @@ from mrecordlog_async.spark.server_set import ServerSet
 from mrecordlog_async.spark.surveying import DrainSettings
 from mrecordlog_async.spark.table_files import TableFiles
 from tests.compatibility.pipeline import PLACE, READ, payloads, rename_place
-from tests.compatibility.record import DATA
+from tests.compatibility.record import DATA, unpacked
 from tests.spark.draining import Draining, Killed, Killer, table_rows
 from tests.spark.services import ThreadedService
 
@@ -35,10 +35,7 @@ ALL = 2 * READ
 @pytest.fixture(params=RELEASES)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """Unpack what the pipeline of a release left."""
-    with tarfile.open(DATA / request.param / "pipeline.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    rename_place(tmp_path, PLACE, str(tmp_path))
-    return tmp_path
+    return unpacked(request.param, tmp_path)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ relies on is synced, and is read back from the medium.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import secrets
@@ -16,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mrecordlog_async.spark.checkpoints.lake import OWN, LockedError, SyncFailedError, WriteFailedError
+from mrecordlog_async.spark.table_files import syncfs
 from mrecordlog_async.storage.os_filesystem import drop_cache, full_sync
 
 with suppress(ImportError):  # Windows, where a source of Spark imports this module, and no drain runs
@@ -153,20 +153,6 @@ class LocalLake:
         finally:
             with suppress(OSError):  # the error that counts is raised, or the file is written
                 temporary.unlink(missing_ok=True)
-
-
-def syncfs(handle: int) -> None:
-    """Sync the file system of an open file to the medium. Raises OSError.
-
-    Without syncfs, as on macOS, this is the best there is: sync(2) may return early, and reports no error.
-    """
-    library = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(library, "syncfs"):
-        os.sync()
-        full_sync(handle)
-    elif library.syncfs(handle) != 0:
-        error = ctypes.get_errno()
-        raise OSError(error, os.strerror(error))
 
 
 def _forget_cached(path: str) -> None:

@@ -11,7 +11,6 @@ import os
 from collections.abc import Mapping
 
 from mrecordlog_async.protocol.bulk_schemas import QueueTruncated
-from mrecordlog_async.spark.checkpoints.local_lake import syncfs
 from mrecordlog_async.spark.consumer.holder import Holder
 from mrecordlog_async.spark.positions.offsets import Checked, truncations
 from mrecordlog_async.spark.positions.proof import Listed
@@ -19,6 +18,7 @@ from mrecordlog_async.spark.services.connection import ServerDownError, ServiceR
 from mrecordlog_async.spark.services.fleet import Fleet
 from mrecordlog_async.spark.settings.offset import Positions
 from mrecordlog_async.spark.settings.options import Options
+from mrecordlog_async.spark.table_files import syncfs
 
 logger = logging.getLogger("mrecordlog_async.spark")
 

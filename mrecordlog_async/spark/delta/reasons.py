@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 
-def reason_of(error: Exception) -> str:
+def reason_of(error: Exception | None) -> str:
     """Return what an error of delta-rs says: its first line and its last cause, or the code of the object store."""
     plain = re.sub(r"\x1b\[\d*m", "", str(error))
     plain = re.sub(r"(?:<\?xml[^>]*>)?\s*<Error>.*?</Error>", _code, plain, flags=re.DOTALL)

@@ -6,15 +6,13 @@ The lag is measured when it is requested, from the logs and the checkpoint: it g
 from __future__ import annotations
 
 import logging
-import socket
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, NamedTuple
+from http.server import BaseHTTPRequestHandler
+from typing import NamedTuple
 
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.model import QueueSummary
@@ -23,6 +21,7 @@ from mrecordlog_async.protocol.metric_text import CONTENT_TYPE, metric_head, met
 from mrecordlog_async.spark.checkpoints.batches import COMMITS, SparkBatches, newest
 from mrecordlog_async.spark.checkpoints.identity import RefusedError
 from mrecordlog_async.spark.drain.progress import DrainProgress
+from mrecordlog_async.spark.drain_metrics import MetricsServer
 from mrecordlog_async.spark.positions.history import key_of, placed
 from mrecordlog_async.spark.positions.offsets import Listing, backlog
 from mrecordlog_async.spark.positions.proof import Listed
@@ -109,7 +108,7 @@ def served(address: str, metrics: DrainMetrics) -> Iterator[tuple[str, int]]:
     """Serve *metrics* at *address* until the end of the block; yield host and port of its URL. Raises RefusedError."""
     host, port = parse_address(address)
     try:
-        server = _Server(host, port, _handler(metrics))
+        server = MetricsServer(host, port, _handler(metrics))
     except OSError as error:
         raise RefusedError(
             f"--metrics {address}: cannot listen there ({error.strerror}); choose another address"
@@ -130,21 +129,6 @@ def parse_address(text: str) -> tuple[str, int]:
     if not port.isdecimal() or int(port) > 65_535:
         raise RefusedError(f"--metrics: expected HOST:PORT or PORT, not {text!r}")
     return host.strip("[]") or LOOPBACK, int(port)
-
-
-class _Server(ThreadingHTTPServer):
-    """Serves on IPv4, or on IPv6 where *host* is such an address."""
-
-    daemon_threads = True
-
-    def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        super().__init__((host, port), handler)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print the traceback of a bug, but none where the client has hung up."""
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
 
 
 def _handler(metrics: DrainMetrics) -> type[BaseHTTPRequestHandler]:

@@ -7,15 +7,14 @@ source and the drain, which are the real ones here.
 from __future__ import annotations
 
 import json
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from mrecordlog_async.client import BlockingRecordLogClient
-from tests.compatibility.pipeline import BATCH, PLACE, READ, payloads, rename_place
-from tests.compatibility.record import DATA
+from tests.compatibility.pipeline import BATCH, READ, payloads
+from tests.compatibility.record import DATA, unpacked
 from tests.spark.services import ThreadedService
 
 pytest.importorskip("pyspark")
@@ -29,10 +28,7 @@ INTO_FILES = "0.2.0"
 @pytest.fixture(params=RELEASES)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """Unpack what the pipeline of a release left."""
-    with tarfile.open(DATA / request.param / "pipeline.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    rename_place(tmp_path, PLACE, str(tmp_path))
-    return tmp_path
+    return unpacked(request.param, tmp_path)
 
 
 @pytest.fixture

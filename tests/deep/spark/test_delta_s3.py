@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import time
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 from urllib.request import Request, urlopen
@@ -23,7 +19,7 @@ from mrecordlog_async.spark.delta.place import TablePlace
 from mrecordlog_async.spark.delta.table import DrainTable, NewBatch
 from mrecordlog_async.spark.delta.upkeep import Replaced, files_of, open_table, optimize
 from mrecordlog_async.spark.delta.vacuum import vacuum
-from tests.serving import free_port
+from tests.deep.spark.s3 import s3_server
 from tests.spark.delta_engine import COLUMNS, STEPS, DeltaEngine
 from tests.spark.services import ThreadedService, numbered
 
@@ -33,32 +29,8 @@ AT_COMMIT = STEPS[STEPS.index("commit") : STEPS.index("commits") + 1]
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Start an S3 server with one bucket; yield what delta-rs needs to reach it."""
-    port = free_port()
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with open(tmp_path_factory.mktemp("s3") / "log", "wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        _create_bucket(f"http://127.0.0.1:{port}/lake")
-        yield {
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-            "AWS_ALLOW_HTTP": "true",
-            "AWS_ACCESS_KEY_ID": "key",
-            "AWS_SECRET_ACCESS_KEY": "secret",
-            "AWS_REGION": "us-east-1",
-        }
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
-def _create_bucket(url: str) -> None:
-    deadline = time.monotonic() + 240
-    while time.monotonic() < deadline:
-        with suppress(OSError):
-            urlopen(Request(url, method="PUT")).close()
-            return
-        time.sleep(0.05)
-    raise AssertionError("the S3 server does not respond")
+    with s3_server(tmp_path_factory.mktemp("s3")) as options:
+        yield options
 
 
 def test_a_kill_around_the_commit_changes_nothing(
