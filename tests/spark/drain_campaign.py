@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async.spark import delta_output
-from tests.spark.draining import STEPS, Draining, Killed, Killer, table_rows
+from tests.spark.draining import STEPS, Draining, Killed, Killer, age_entries, going_on, table_rows
 from tests.spark.medium import Medium
 from tests.spark.services import ThreadedService, numbered
 
@@ -49,7 +49,7 @@ class Campaign:
         self._ended: list[tuple[str, int]] = []
 
     def run(self, rounds: int, patch: pytest.MonkeyPatch) -> Outcome:
-        """Run it; raise AssertionError if a record is missing, stored twice or changed."""
+        """Run it; raise AssertionError if a record is missing, stored twice or changed, or the drain does not go on."""
         with closing(self.medium), self.medium.attached(patch), self.killer.attached(patch):
             for _ in range(rounds):
                 self._round()
@@ -58,7 +58,7 @@ class Campaign:
 
     def _round(self) -> None:
         chance = self.chance
-        for queue in QUEUES:
+        for queue in (*QUEUES, f"queue {self.outcome.killed}"):  # a new one after each kill
             if chance.random() < 0.6:
                 self.feed(queue, chance.randrange(1, 50))
         self.killer.arm(chance.choice(("before", "after")), chance.choice(list(STEPS)), chance.randrange(1, 4))
@@ -72,9 +72,11 @@ class Campaign:
 
     def kill(self, batches: int, *, cut: bool) -> None:
         """Store *batches* until the killer comes; *cut* the power then."""
+        age_entries(self.table)
         try:
-            for _ in range(batches):
-                self.process().step()
+            with going_on():
+                for _ in range(batches):
+                    self.process().step()
         except Killed:
             self.outcome.killed += 1
             self._process = None
@@ -95,7 +97,8 @@ class Campaign:
         self.outcome.records += records
 
     def drain(self) -> None:
-        self.process().all()
+        with going_on():
+            self.process().all()
 
     def check(self) -> None:
         self.drain()
@@ -104,7 +107,9 @@ class Campaign:
             for queue, records in [*self._appended.items(), *self._ended]
             for at, payload in enumerate(numbered(queue, 0, records))
         ]
-        assert table_rows(self.table) == sorted(rows)
+        with going_on():
+            found = table_rows(self.table)
+        assert found == sorted(rows)
         assert not any(self.service.records().values())
 
 

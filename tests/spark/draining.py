@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
+from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.spark import delta_output, table_files
 from mrecordlog_async.spark.consuming import ConsumerHolder, ConsumerOfDrain
@@ -109,6 +113,21 @@ def columns(table: Path | str, *names: str) -> list[tuple[Any, ...]]:
     """Return some columns of each row."""
     found: pa.Table = DeltaTable(str(table)).to_pyarrow_table(columns=list(names))
     return list(zip(*(found.column(name).to_pylist() for name in names), strict=True))
+
+
+@contextmanager
+def going_on() -> Iterator[None]:
+    """Fail if a drain stops in the block, or its table cannot be read: nothing that happened before is a reason."""
+    try:
+        yield
+    except (RecordLogError, DeltaError, OSError, pa.ArrowException) as error:
+        raise AssertionError(f"it does not go on: {error}") from error
+
+
+def age_entries(table: Path) -> None:
+    """Make the entries of the table's log two days old, so that a clean-up deletes those that are summed up."""
+    for path in (table / "_delta_log").glob("*.json"):
+        os.utime(path, (time.time() - 2 * 86_400,) * 2)
 
 
 class Killed(BaseException):

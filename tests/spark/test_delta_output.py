@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from mrecordlog_async.spark.output import BatchFailedError, OutputRefusedError, 
 from mrecordlog_async.spark.runners import in_process
 from mrecordlog_async.spark.table_files import NotSyncedError, TableFiles
 from mrecordlog_async.storage import os_filesystem
-from tests.spark.draining import Draining, Killed, Killer, columns, drain_all, expected, table_rows
+from tests.spark.draining import Draining, Killed, Killer, age_entries, columns, drain_all, expected, table_rows
 from tests.spark.lake_readers import with_delta
 from tests.spark.services import ThreadedService, numbered
 
@@ -341,8 +340,7 @@ def test_a_restored_table_is_refused(
 
 def clean(table: Path) -> None:
     """Delete all entries of the table's log but the newest, as a clean-up does that keeps them for a day."""
-    for path in (table / "_delta_log").glob("*.json"):
-        os.utime(path, (time.time() - 40 * 86_400,) * 2)
+    age_entries(table)
     found = DeltaTable(str(table))
     found.alter.set_table_properties({"delta.logRetentionDuration": "interval 1 days"})
     found.update_incremental()
@@ -586,8 +584,7 @@ def test_the_log_is_summarized_after_batches_of_its_own(
         feed(service, number, number + 1)
         assert process.step() == 1
         write_deltalake(str(table), DeltaTable(str(table)).to_pyarrow_table().schema.empty_table(), mode="append")
-        for path in (table / "_delta_log").glob("*.json"):
-            os.utime(path, (time.time() - 2 * 86_400,) * 2)
+        age_entries(table)
     names = sorted(path.name for path in (table / "_delta_log").iterdir())
     assert sum(".checkpoint." in name for name in names) == 2
     assert not entry(table, 1).exists() and table_rows(table) == expected(q=6)
@@ -609,8 +606,7 @@ def test_the_proof_of_a_restore_stays_until_all_drains_have_seen_it(
         drain_all({"o": other}, table, name="other", allow_loss=True)
     process = Draining({"s": service}, table)
     process.all()
-    for path in (table / "_delta_log").glob("*.json"):
-        os.utime(path, (time.time() - 2 * 86_400,) * 2)
+    age_entries(table)
     process.output._sum_up()
     assert entry(table, 2).exists() is not seen
     if not seen:
@@ -624,8 +620,7 @@ def test_entries_stay_where_the_table_keeps_them(service: ThreadedService, table
     process = Draining({"s": service}, table)
     alter(table, delta__enableExpiredLogCleanup="false")
     process.all()
-    for path in (table / "_delta_log").glob("*.json"):
-        os.utime(path, (time.time() - 2 * 86_400,) * 2)
+    age_entries(table)
     process.output._sum_up()
     assert entry(table, 0).exists()
 
@@ -633,8 +628,9 @@ def test_entries_stay_where_the_table_keeps_them(service: ThreadedService, table
 # After a power cut.
 
 
+@pytest.mark.parametrize("at_a_line", [False, True])
 def test_a_torn_entry_is_set_aside_and_its_batch_runs_again(
-    service: ThreadedService, table: Path, monkeypatch: pytest.MonkeyPatch
+    service: ThreadedService, table: Path, monkeypatch: pytest.MonkeyPatch, at_a_line: bool
 ) -> None:
     """Nothing relied on it: only what is durable was truncated."""
     feed(service, 0, 10)
@@ -647,7 +643,8 @@ def test_a_torn_entry_is_set_aside_and_its_batch_runs_again(
         with pytest.raises(Killed):
             process.step()
     path = entry(table, 2)
-    path.write_bytes(path.read_bytes()[:-100])
+    content = path.read_bytes()
+    path.write_bytes(content[: content.index(b"\n") + 1 if at_a_line else -100])
     process = Draining({"s": service}, table)
     assert "version 2 of the table is set aside" in process.said[0]
     assert process.all() == 10

@@ -6,11 +6,8 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from deltalake.exceptions import DeltaError
 
-from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.spark import delta_output, table_files
 from mrecordlog_async.spark.delta_output import DeltaOutput
 from mrecordlog_async.spark.table_files import TableFiles
@@ -95,5 +92,5 @@ def test_a_sync_that_is_left_out_is_found(
     with monkeypatch.context() as patch:
         mutant(patch)
         campaign = Campaign(service, tmp_path, seed=3, partition_by=("queue",))
-        with pytest.raises((AssertionError, RecordLogError, DeltaError, OSError, pa.ArrowException)):
+        with pytest.raises(AssertionError):
             campaign.run(ROUNDS_MAX, patch)
