@@ -225,12 +225,12 @@ class LogStreamBase(DataSourceStreamReader):
         return ranges
 
     def commit(self, end: Json) -> None:
-        """Release what Spark has committed."""
+        """Release what Spark has committed, except in a log that is read anew: its positions were those of another."""
         logs = logs_of(end)
         found = {
             name: (each.listing, logs[each.listing.log])
             for name, each in self._surveys.items()
-            if each.listing.log in logs
+            if each.listing.log in logs and each.stored is not None
         }
         self._logs.release(found)
 
@@ -293,9 +293,8 @@ else:
             return ReadMaxRows(self._options.records_per_trigger)
 
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-            """Remember where the queues end now: the run stops there."""
+            """Let the run stop where the queues end at its first look, which knows what the checkpoint has."""
             self._logs.ends = {}
-            self._looked(DrainState())
 
         def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
             """Return where the next batch ends; *start* itself if nothing is new. Errors: see `end_after`."""

@@ -80,6 +80,26 @@ def test_a_run_ends_with_what_was_there_at_its_start(service: ThreadedService) -
     assert query.rows == rows_of("default", "q", 0, 20)
 
 
+def test_a_run_that_ends_begins_where_the_checkpoint_does(service: ThreadedService) -> None:
+    """It compares neither the options' first positions nor its consumer with a checkpoint that is empty."""
+    service.call(service.log.create_queue("q", options=QueueOptions(keep="until_acknowledged")))
+    service.call(service.log.create_consumer("q", "slow"))
+    feed(service, "q", 0, 10)
+    owner = "00000000-0000-0000-0000-000000000001"
+    consuming = StreamQuery(service.url, consumer="lake", consumerOwner=owner)
+    feed(service, "r", 0, 10)
+    placed = StreamQuery(service.url, subscribe="r", startingOffsets='{"default": {"r": 3}}')
+    for start in (0, 10, 20):
+        consuming.drain()
+        placed.drain()
+        service.truncate("r", start + 9)
+        feed(service, "q", start + 10, start + 20)
+        feed(service, "r", start + 10, start + 20)
+    consuming.drain()
+    assert [row for row in consuming.rows if row[1] == "q"] == rows_of("default", "q", 0, 40)
+    assert placed.rows == rows_of("default", "r", 3, 30)
+
+
 @pytest.mark.parametrize("recreated", [False, True])
 def test_a_batch_that_runs_again_has_the_same_records(service: ThreadedService, recreated: bool) -> None:
     """Although queues were added and records appended; also what is new in it."""
@@ -173,6 +193,37 @@ def test_a_log_that_went_back_is_held_back(new_service: NewService, tmp_path: Pa
     assert query.rows == [*rows_of("a", "q", 0, 20), *rows_of("b", "r", 0, 3)]
     with pytest.raises(ServersHeldError, match="it went back"):
         alone.step()
+
+
+@pytest.mark.parametrize("grown", [False, True], ids=["shorter", "grown past"])
+@pytest.mark.parametrize("earlier", [False, True], ids=["4.2", "4.0"])
+def test_a_log_that_went_back_is_not_truncated_by_the_old_positions(
+    service: ThreadedService, tmp_path: Path, earlier: bool, grown: bool
+) -> None:
+    """Once that is accepted, all of the log is read again, and only what was read then is released."""
+    feed(service, "q", 0, 10)
+    service.keep_copy(tmp_path / "copy")
+    feed(service, "q", 10, 20)
+    options = {"acceptWentBack": "true", "truncate": "true"}
+    query: Query | EarlierQuery = (
+        EarlierStreamQuery(service.url, tmp_path / "checkpoint", **options)
+        if earlier
+        else StreamQuery(service.url, **options)
+    )
+    query.step()
+    service.go_back(tmp_path / "copy")
+    if grown:
+        service.append("q", numbered("other", 10, 40))
+    held = len(service.records()["q"])
+    query.step(die_before_commit=True)
+    assert len(service.records()["q"]) == held
+    query.step()
+    assert len(query.rows) == 20 + held and len(service.records()["q"]) == held
+    feed(service, "q", 40 if grown else 10, 45)
+    while query.step():
+        pass
+    feed(service, "q", 45, 46)
+    assert query.step() and service.positions("q") == (45, 46)
 
 
 def test_a_server_that_is_down_fails_the_query_unless_it_is_skipped(new_service: NewService) -> None:
