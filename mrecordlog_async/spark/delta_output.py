@@ -46,7 +46,9 @@ from mrecordlog_async.spark.table_changes import (
     states_ends,
 )
 from mrecordlog_async.spark.table_entries import (
+    LAST_CHECKPOINT,
     MARK,
+    SIDECARS,
     entry_name,
     entry_number,
     repair,
@@ -151,6 +153,10 @@ class DeltaOutput:
         self._state, self._number, self._seen = DrainState(), -1, -1
         self._tries = set[int]()  # the ids of positions whose entry may arrive late
         self._mark = ""
+        self._durable = -1  # entries up to this version are synced …
+        self._pointer: bytes | None = None  # … and the checkpoint of the table that this names
+        self._failed: NotSyncedError | None = None  # asking the disk again would prove nothing
+        self._leaves_files = False  # it was reported that files cannot be deleted
 
     @property
     def writer(self) -> DeltaWriter:
@@ -198,7 +204,7 @@ class DeltaOutput:
             self._add_columns()
             if self._partition_by is None:
                 self._partition_by = tuple(self._table.metadata().partition_columns)
-            self._sync_entries(0)
+            self._sync_entries(0, self._table.version())
             if owner:
                 self._migrate(owner)
             if self.files.path is not None:
@@ -209,7 +215,7 @@ class DeltaOutput:
     def close(self) -> None:
         """Remove the mark that tasks look for."""
         if self._mark:
-            self.files.remove([self._mark])
+            self._remove(self._mark)
             self._mark = ""
 
     def _create(self) -> None:
@@ -266,7 +272,7 @@ class DeltaOutput:
             properties = {OWNER: owner}
             self._table.alter.set_table_properties(properties, raise_if_not_exists=False)
             self._update()
-            self._sync_entries(0)
+            self._sync_entries(0, self._table.version())
             self._judge()
 
     def _add_columns(self) -> None:
@@ -286,8 +292,9 @@ class DeltaOutput:
     # Loading.
 
     def load(self) -> DrainState:
-        """Return the positions of the newest version. Raises OutputRefusedError, BatchFailedError."""
+        """Return the positions of the newest version. Raises OutputRefusedError, BatchFailedError, NotSyncedError."""
         with _explained(self.files):
+            self._refuse_failed()
             self._update()
             self._judge()
         return self._state
@@ -324,6 +331,7 @@ class DeltaOutput:
                 f"{self.files.address} lacks {self._own}/{number}.json, which says how far its logs are stored: it is "
                 "a clone without this directory. Copy the directory as well, or drain into a new table"
             )
+        self._sync_to(self._table.version())  # whoever committed it may have died before
         try:
             self._state, self._number = DrainState.decode(content), number
         except StateError as error:
@@ -340,6 +348,7 @@ class DeltaOutput:
             NotSyncedError: the disk failed.
         """
         with _explained(self.files):
+            self._refuse_failed()
             for _ in range(ATTEMPTS):
                 stored, number = self._prepared(files, state)
                 self._tries.add(number)
@@ -353,6 +362,7 @@ class DeltaOutput:
 
     def _prepared(self, files: Sequence[WrittenFile], state: DrainState) -> tuple[DrainState, int]:
         """Write the positions, and look at all files; return the state to store and the id of its positions."""
+        self._sync_to(self._table.version())  # ours is worth nothing without those before it
         witness = files[-1]["path"].rpartition("/")[2] if files else state.witness
         stored = replace(state, onto=self._table.version(), witness=witness)
         number, content = secrets.randbits(62), stored.encode()
@@ -416,28 +426,60 @@ class DeltaOutput:
             # The entry may still arrive, so its positions stay; then the next look at the table finds it.
             why = reason_of(failure) if failure else "no entry was written"
             raise BatchFailedError(f"{self.files.address} could not be committed to: {why}") from failure
-        self.files.remove([f"{self._own}/{number}.json"])  # its version is another one's
+        self._remove(f"{self._own}/{number}.json")  # its version is another one's
         self._judge()
 
     def _finish(self, state: DrainState, number: int) -> DrainState:
-        """Make the entry durable; only what is superseded by it is removed."""
-        before, old = self._seen, self._number
+        """Make the entry durable, and only then take its state; only what is superseded by it is removed."""
+        self._sync_to(state.onto + 1)
+        old = self._number
         self._state, self._number, self._seen = state, number, state.onto + 1
         self._tries.clear()
-        self._sync_entries(min(before, state.onto) + 1)
         if old >= 0:
-            self.files.remove([f"{self._own}/{old}.json"])
+            self._remove(f"{self._own}/{old}.json")
         self._update()
         if state.batch % SUM_UP_EVERY == 0:
             self._sum_up()
         return state
 
-    def _sync_entries(self, first: int) -> None:
-        """Make the entries of the table's log durable from version *first* on, and all else in its directory."""
-        if self.files.path is not None:
-            names = list(self.files.names(ENTRIES))
-            due = [name for name in names if (number := entry_number(name)) is None or number >= first]
-            self.files.sync([f"{ENTRIES}/{name}" for name in due if not Path(self.files.path, ENTRIES, name).is_dir()])
+    def _remove(self, name: str) -> None:
+        """Delete a file that nothing needs any more; where that fails, it stays."""
+        try:
+            self.files.remove([name])
+        except (DeltaError, OSError) as error:
+            if not self._leaves_files:
+                self._report(f"{name} in {self.files.address} could not be deleted, and stays: {reason_of(error)}")
+            self._leaves_files = True
+
+    def _sync_to(self, version: int) -> None:
+        """Make the entries of the table's log durable up to *version*, whoever wrote them."""
+        if version > self._durable:
+            self._sync_entries(self._durable + 1, version)
+
+    def _sync_entries(self, first: int, last: int) -> None:
+        """Make the entries from version *first* to *last* durable, and a checkpoint that others may have written.
+
+        Whoever writes a checkpoint may delete the entries that it sums up; then nothing else has what they say.
+        """
+        if self.files.path is None:
+            return
+        try:
+            if first:
+                self.files.sync([entry_name(number) for number in range(first, last + 1)])
+            pointer = self.files.read(f"{ENTRIES}/{LAST_CHECKPOINT}")
+            if not first or pointer != self._pointer:
+                names = [
+                    f"{each}/{name}" for each in (f"{ENTRIES}/{SIDECARS}", ENTRIES) for name in self.files.names(each)
+                ]
+                self.files.sync([name for name in names if not Path(self.files.path, name).is_dir()])
+        except NotSyncedError as error:
+            self._failed = error
+            raise
+        self._durable, self._pointer = max(last, self._durable), pointer
+
+    def _refuse_failed(self) -> None:
+        if self._failed is not None:
+            raise self._failed
 
     # Upkeep.
 
@@ -446,7 +488,7 @@ class DeltaOutput:
         try:
             self._table.create_checkpoint()
             # The entries that it sums up are deleted below: after a power cut, nothing else has what they say.
-            self._sync_entries(0)
+            self._sync_entries(0, self._table.version())
             if (
                 self._table.metadata().configuration.get(CLEANUP, "true").lower() != "false"
                 and not self._is_proof_left()

@@ -155,9 +155,11 @@ class _Partitions:
             self._write(max(self._parts, key=lambda each: self._parts[each].bytes))
 
     def finish(self) -> list[WrittenFile]:
-        for values in list(self._parts):
+        while self._parts:  # a write may close the file of another one, or a full one of its own
+            values = next(iter(self._parts))
             self._write(values)
-            self._close(values)
+            if values in self._parts:
+                self._close(values)
         # After the last file: one sync of each directory makes the names of all of them durable.
         self._place.sync_names(each["path"] for each in self._files)
         return self._files

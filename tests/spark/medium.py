@@ -16,12 +16,35 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mrecordlog_async.spark import table_files
 from mrecordlog_async.spark.checkpoints import local_lake
 from mrecordlog_async.spark.consumer import committed
+
+
+class OnlySynced(random.Random):
+    """The chance by which nothing reaches the disk that was not synced."""
+
+    def choice(self, candidates: Any) -> Any:
+        """Lose names that are not durable, and half of the contents of files that never were."""
+        if -1 in candidates:
+            return -1
+        return candidates[-1] if len(candidates) != CONTENTS else candidates[1]
+
+    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
+        """Keep half."""
+        return start // 2
+
+    def random(self) -> float:
+        """Lose directories that are not durable."""
+        return 0.9
+
+
+CONTENTS = 4
+"""What may be on the disk of a file that was never synced: nothing, a part, zeros at its end, or all of it."""
 
 
 class Medium:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, QueryBuilder, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from mrecordlog_async.spark import delta_output, drain_loop, table_files
+from mrecordlog_async.spark import delta_output, drain_loop, parquet_writer, table_files
 from mrecordlog_async.spark.log_server import ReadTask
 from mrecordlog_async.spark.output import BatchFailedError, OutputRefusedError, RowWriter, WrittenFile
 from mrecordlog_async.spark.runners import in_process
@@ -22,6 +23,7 @@ from mrecordlog_async.spark.table_files import NotSyncedError, TableFiles
 from mrecordlog_async.storage import os_filesystem
 from tests.spark.draining import Draining, Killed, Killer, age_entries, columns, drain_all, expected, table_rows
 from tests.spark.lake_readers import with_delta
+from tests.spark.medium import Medium, OnlySynced
 from tests.spark.services import ThreadedService, numbered
 
 
@@ -560,6 +562,20 @@ def test_odd_names_of_queues_are_partitions(service: ThreadedService, table: Pat
     assert any(path.name.startswith("part-") for path in table.iterdir()), "those that no directory can name"
 
 
+@pytest.mark.parametrize("limit", ["OPEN_FILES_MAX", "FILE_BYTES"])
+def test_more_partitions_than_open_files(
+    service: ThreadedService, table: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """A file is closed where others need its place, or because it is full; the rest of its rows go to another one."""
+    monkeypatch.setattr(parquet_writer, "ROW_GROUP_BYTES", 10_000)
+    monkeypatch.setattr(parquet_writer, limit, 2)
+    queues = {f"queue {number}": 1 if number < 3 else 400 for number in range(8)}
+    for queue, records in queues.items():
+        feed(service, 0, records, queue)
+    assert drain_all({"s": service}, table, partition_by=("queue",)) == sum(queues.values())
+    assert table_rows(table) == expected(**queues)
+
+
 def test_statistics_let_readers_skip_files(service: ThreadedService, table: Path) -> None:
     """The lowest and highest values of positions, queues and times are in the table's log."""
     for number in range(3):
@@ -662,6 +678,153 @@ def test_entries_after_a_torn_one_of_others_are_set_aside(service: ThreadedServi
     feed(service, 10, 20)
     assert drain_all({"s": service}, table) == 10
     assert table_rows(table) == expected(q=20)
+
+
+# After a power cut, with entries that others committed and did not sync.
+
+
+Process = Callable[[], None]
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Medium]:
+    """A disk that loses all that was not synced."""
+    (tmp_path / "lake").mkdir()
+    medium = Medium(tmp_path / "lake")
+    with closing(medium), medium.attached(monkeypatch):
+        yield medium
+
+
+@pytest.fixture(params=["a foreign append", "a killed drain of another name", "a killed drain of the same name"])
+def other(
+    request: pytest.FixtureRequest,
+    disk: Medium,
+    service: ThreadedService,
+    new_service: Callable[..., ThreadedService],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Process:
+    """Another process, which commits to the table and does not live to sync its entry."""
+    table = disk.root / "table"
+
+    def append() -> None:
+        rows = DeltaTable(str(table)).to_pyarrow_table().schema.empty_table()
+        write_deltalake(str(table), rows, mode="append")
+
+    if request.param == "a foreign append":
+        return append
+    is_same = request.param.endswith("same name")
+    theirs = service if is_same else new_service()
+    if not is_same:
+        feed(theirs, 0, 5, "theirs")
+
+    def die() -> None:
+        killer = Killer()
+        with killer.attached(monkeypatch):
+            process = Draining({"t": theirs}, table, name="drain" if is_same else "other")
+            killer.arm("after", "the commit")
+            with pytest.raises(Killed):
+                process.step()
+
+    return die
+
+
+@pytest.mark.parametrize("records", [0, 5], ids=["before a look", "before a batch"])
+def test_a_power_cut_after_a_commit_of_another_process_changes_nothing(
+    service: ThreadedService, disk: Medium, other: Process, records: int
+) -> None:
+    """What the other one left unsynced is durable before anything is released that needs it."""
+    table = disk.root / "table"
+    feed(service, 0, 10)
+    process = Draining({"s": service}, table)
+    assert process.step() == 10
+    feed(service, 10, 15)
+    other()
+    feed(service, 15, 15 + records)
+    process.all()
+    disk.cut(OnlySynced())
+    drain_all({"s": service}, table)
+    assert [row for row in table_rows(table) if row[0] == "q"] == expected(q=15 + records)
+    assert left(service) == 0
+
+
+def test_a_power_cut_after_another_process_committed_during_a_batch_changes_nothing(
+    service: ThreadedService, disk: Medium, other: Process
+) -> None:
+    """The batch is stored in a version after that of the other one, or refused because it is in the table."""
+    table = disk.root / "table"
+    feed(service, 0, 10)
+
+    def interrupted(tasks: Sequence[ReadTask], writer: RowWriter) -> list[WrittenFile]:
+        files = in_process(tasks, writer)
+        other()
+        return files
+
+    process = Draining({"s": service}, table, run=interrupted)
+    with suppress(OutputRefusedError):
+        process.step()
+    with suppress(OutputRefusedError):
+        process.step()
+    disk.cut(OnlySynced())
+    drain_all({"s": service}, table)
+    assert [row for row in table_rows(table) if row[0] == "q"] == expected(q=10)
+    assert left(service) == 0
+
+
+def test_a_checkpoint_of_another_process_is_made_durable_with_the_next_batch(
+    service: ThreadedService, disk: Medium
+) -> None:
+    """It may delete the entries that the checkpoint sums up, and then nothing else has what they said."""
+    table = disk.root / "table"
+    feed(service, 0, 10)
+    process = Draining({"s": service}, table)
+    assert process.step() == 10
+    DeltaTable(str(table)).create_checkpoint()
+    feed(service, 10, 15)
+    assert process.step() == 5
+    for number in (0, 1):
+        entry(table, number).unlink()
+    TableFiles(str(table)).sync_names(["_delta_log/x"])
+    disk.cut(OnlySynced())
+    assert drain_all({"s": service}, table) == 0
+    assert table_rows(table) == expected(q=15)
+
+
+def test_after_a_sync_that_failed_nothing_is_released(
+    service: ThreadedService, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks the same process again: the next sync would succeed, and prove nothing."""
+    feed(service, 0, 10)
+    process = Draining({"s": service}, table)
+    sync = os_filesystem.full_sync
+
+    def failing(handle: int) -> None:
+        if "_delta_log" in os.readlink(f"/proc/self/fd/{handle}"):
+            raise OSError(5, "Input/output error")
+        sync(handle)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(table_files, "full_sync", failing)
+        with pytest.raises(NotSyncedError):
+            process.step()
+    for _ in range(2):
+        with pytest.raises(NotSyncedError, match="could not be synced"):
+            process.step()
+    assert left(service) == 10
+    assert drain_all({"s": service}, table) == 0
+    assert table_rows(table) == expected(q=10) and left(service) == 0
+
+
+def test_positions_that_cannot_be_deleted_stay(service: ThreadedService, table: Path) -> None:
+    """The batch that supersedes them is stored all the same; that is said once."""
+    process = Draining({"s": service}, table)
+    for number in range(3):
+        feed(service, number, number + 1)
+        assert process.step() == 1
+        (positions,) = (path for path in (table / "_mrecordlog" / "drain").glob("*.json") if path.is_file())
+        positions.unlink()
+        positions.mkdir()  # it cannot be deleted as a file
+    assert process.drain.totals.failed == 0 and left(service) == 0
+    assert len([line for line in process.said if "could not be deleted, and stays" in line]) == 1
 
 
 def test_a_checkpoint_that_cannot_be_read_is_removed_while_its_entries_are_there(

@@ -71,7 +71,9 @@ def without_directories_of_partitions(patch: pytest.MonkeyPatch) -> None:
 
 def without_entries(patch: pytest.MonkeyPatch) -> None:
     sync = DeltaOutput._sync_entries
-    patch.setattr(DeltaOutput, "_sync_entries", lambda self, first: sync(self, first) if first == 0 else None)
+    patch.setattr(
+        DeltaOutput, "_sync_entries", lambda self, first, last: sync(self, first, last) if first == 0 else None
+    )
 
 
 def without_positions(patch: pytest.MonkeyPatch) -> None:
