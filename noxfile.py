@@ -19,7 +19,7 @@ def folders(*rooms: str) -> list[str]:
 
 
 LOG = folders("engine", "storage", "recovery", "log")
-PIPELINE = ["tests/deep/spark/test_drain_delta.py", "tests/spark/test_startless_stream.py"]
+PIPELINE = ["tests/deep/spark/test_drain_on_spark.py", "tests/spark/test_startless_stream.py"]
 """Tests of the pipeline that run with each Spark. Of pyspark 4.0, Python warns that it leaves sockets open."""
 CAMPAIGN = ["--services", "1", "--drains", "1", "--kills", "8", "--records", "300000"]
 PURE = [*LOG, *folders("compiled", "format", "memory"), "--deselect", "tests/deep/engine/test_growth.py"]

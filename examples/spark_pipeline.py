@@ -5,7 +5,7 @@
 
 A web application responds with 202 when an order is on the disk, and lets Spark read its log through the service on a
 second port. The drain moves every order into the table exactly once, with a column for each field, and truncates the
-stored orders; a query adds them up.
+stored orders; a query of delta-rs adds them up: every reader of Delta tables can.
 """
 
 import asyncio
@@ -16,18 +16,19 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.request import Request as Post
 from urllib.request import urlopen
 
+import pyarrow
 import uvicorn
+from deltalake import DeltaTable, QueryBuilder
 from fastapi import FastAPI, Request
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import SparkSession
 
 from mrecordlog_async.fastapi import Log, add_exception_handlers, lifespan, log_of
-from mrecordlog_async.spark.delta.sink import DeltaSink
-from mrecordlog_async.spark.drain.job import run_drain
+from mrecordlog_async.spark.drain_call import DrainOptions, drain
 from mrecordlog_async.spark.session import spark_session
-from mrecordlog_async.spark.settings.drain_job import DrainJob
 from mrecordlog_async.testing import serving
 
 CUSTOMERS = ("ada", "grace", "edsger")
@@ -74,30 +75,26 @@ def running(app: FastAPI) -> Iterator[str]:
         thread.join()
 
 
-def run(session: SparkSession, place: Path, orders: int = 300) -> list[Row]:
+def run(session: SparkSession, place: Path, orders: int = 300) -> list[dict[str, Any]]:
     """Post orders, drain them, and ask who ordered how much."""
     app = build(place / "wal")
     with running(app) as url:
         for number in range(orders):
             body = json.dumps({"customer": CUSTOMERS[number % 3], "amount": number}).encode()
             urlopen(Post(f"{url}/orders", body)).close()
-        job = DrainJob(
-            app.state.spark_url,
-            str(place / "lake"),
-            str(place / "checkpoint"),
-            schema="customer string, amount bigint",
-        )
-        print(run_drain(session, job).line(), file=sys.stderr)
-    session.dataSource.register(DeltaSink)
-    session.read.format("mrecordlog-delta").load(job.output).createOrReplaceTempView("orders")
-    return session.sql(
+        options = DrainOptions(app.state.spark_url, str(place / "lake"), schema="customer string, amount bigint")
+        print(drain(options, session).line, file=sys.stderr)
+    orders_of = (
         "select customer, count(*) as orders, sum(amount) as amount from orders group by customer order by customer"
-    ).collect()
+    )
+    found = QueryBuilder().register("orders", DeltaTable(options.output)).execute(orders_of)
+    rows: list[dict[str, Any]] = pyarrow.table(found).to_pylist()
+    return rows
 
 
 if __name__ == "__main__":
     spark = spark_session("orders", settings={"spark.ui.enabled": "false"})
     with tempfile.TemporaryDirectory() as directory:
         for row in run(spark, Path(directory)):
-            print(f"{row.customer}: {row.orders} orders, amount {row.amount}")
+            print("{customer}: {orders} orders, amount {amount}".format(**row))
     spark.stop()

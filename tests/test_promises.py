@@ -16,7 +16,7 @@ import pytest
 
 from mrecordlog_async.engine import running
 from mrecordlog_async.recovery import recovery
-from mrecordlog_async.spark import delta
+from mrecordlog_async.spark import delta_output
 
 TESTS = Path(__file__).parent
 
@@ -229,33 +229,30 @@ ENDS_OF_A_LOG: Index = {
 }
 
 AT_EVERY_STEP = (
-    "deep/spark/test_delta_crashes.py::test_a_kill_before_any_step_changes_nothing",
-    "deep/spark/test_delta_crashes.py::test_a_power_cut_before_any_step_changes_nothing",
+    "deep/spark/test_drain_crashes.py::test_a_power_cut_at_any_step_changes_nothing",
+    "deep/spark/test_drain_in_a_store.py::test_rows_are_there_once_through_kills_at_each_step",
 )
-"""Both stop a batch before each of its steps, so they meet every row."""
+"""Both stop a batch before and after each of its steps, so they meet every row."""
 
 CRASHES_OF_A_DRAIN: Index = {
-    "after offsets/N": AT_EVERY_STEP,
     "after some data files": (
         *AT_EVERY_STEP,
-        "deep/spark/test_delta_crashes.py::test_the_directories_of_partitions_survive_power_cuts",
+        "deep/spark/test_drain_crashes.py::test_a_sync_that_is_left_out_is_found",
     ),
-    "after the sync of the checkpoint": AT_EVERY_STEP,
-    "after the entry is linked": (
+    "after the positions": (
         *AT_EVERY_STEP,
-        "spark/test_delta_recovery.py::test_a_half_written_checkpoint_of_another_engine_is_removed",
+        "deep/spark/test_drain_crashes.py::test_a_sync_that_is_left_out_is_found",
+    ),
+    "after the entry is written": (
+        *AT_EVERY_STEP,
+        "deep/spark/test_drain_crashes.py::test_random_kills_and_power_cuts_change_nothing",
     ),
     "after the entry is durable": (
         *AT_EVERY_STEP,
-        "spark/test_delta_confirm.py::test_a_stored_batch_of_a_forgotten_log_is_confirmed",
-    ),
-    "after commits/N": (
-        *AT_EVERY_STEP,
-        "deep/spark/test_delta_disks.py::test_a_batch_that_is_skipped_is_written_again_below_others",
+        "deep/spark/test_drain_killed.py::test_a_process_that_is_killed_stores_each_record_once",
     ),
     "before or inside a truncate": (
         *AT_EVERY_STEP,
-        "deep/spark/test_delta_crashes.py::test_acknowledgements_survive_kills_and_power_cuts",
         "deep/spark/test_kill.py::test_every_record_is_stored_once_though_the_driver_is_killed",
     ),
 }
@@ -281,7 +278,7 @@ def _rows(text: str | None, heading: str) -> list[str]:
         (PROMISES, _promises()),
         (ENDS_ON_DISK, _rows(recovery.__doc__, "row")),
         (ENDS_OF_A_LOG, _rows(running.__doc__, "how it ends")),
-        (CRASHES_OF_A_DRAIN, _rows(delta.__doc__, "a kill or a power cut")),
+        (CRASHES_OF_A_DRAIN, _rows(delta_output.__doc__, "a kill or a power cut")),
     ],
     ids=["promises", "ends on the disk", "ends of a log", "crashes of a drain"],
 )

@@ -10,7 +10,7 @@ import pytest
 from mrecordlog_async.cli.shell.settings import SETTINGS
 from mrecordlog_async.options import MIB
 from mrecordlog_async.quantities import age, parse_moment, parse_seconds, parse_size, span
-from mrecordlog_async.spark.settings.arguments import seconds_of, size_of
+from mrecordlog_async.spark.settings.option_values import interval, size
 from mrecordlog_async.spark.settings.options import Options
 
 
@@ -49,7 +49,7 @@ def test_sizes_mean_the_same_for_every_reader(text: str, value: int) -> None:
     """k, m, g and KiB, MiB, GiB are powers of 1024, kB, MB, GB powers of 1000, in any case: even in jobs of Spark."""
     (memory,) = (setting for setting in SETTINGS if setting.name == "memory_bytes")
     source = Options.parse({"servers": "http://h:1", "maxBytesPerTrigger": text})
-    assert parse_size(text) == memory.read(text) == size_of(text) == source.bytes_per_trigger == value
+    assert parse_size(text) == memory.read(text) == size(text) == source.bytes_per_trigger == value
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_times_mean_the_same_for_every_reader(text: str, value: float) -> None:
     """The service's settings, the data source's options and the arguments of `drain` agree."""
     (drain,) = (setting for setting in SETTINGS if setting.name == "drain_seconds")
     source = Options.parse({"servers": "http://h:1", "timeout": text, "serverWait": text})
-    assert parse_seconds(text) == drain.read(text) == seconds_of(text) == value
+    assert parse_seconds(text) == drain.read(text) == interval(text) == value
     assert (source.timeout_seconds, source.server_wait_seconds) == (value, value)
 
 

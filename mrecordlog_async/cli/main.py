@@ -32,7 +32,6 @@ from mrecordlog_async.cli.commands import (
     inspect,
     lake,
     load,
-    load_table,
     ls,
     repair,
     serve,
@@ -92,7 +91,7 @@ GROUPS: tuple[tuple[str, tuple[CommandModule, ...]], ...] = (
     ("Look into a log", (inspect, verify)),
     ("Back up and repair", (snapshot, repair)),
     ("Move queues between logs", (dump, load, import_quickwit, export_quickwit)),
-    ("Move queues into a lake, with Spark", (drain, lake, load_table)),
+    ("Move queues into a lake, with Spark", (drain, lake)),
     ("Try it out", (demo, bench, completion)),
 )
 """Every command, in the order that `--help` shows."""
@@ -227,5 +226,5 @@ def _extra_for(error: ModuleNotFoundError, arguments: argparse.Namespace) -> str
     if package == "rich":
         return "cli"
     # What a command of Spark lacks may be a package of other extras, too: one command then installs all that it needs.
-    runs_spark = getattr(arguments, "run", None) in (drain.run, load_table.run, lake.run)
+    runs_spark = getattr(arguments, "run", None) in (drain.run, lake.run)
     return "spark" if runs_spark or package in ("pyspark", "py4j", "pyarrow", "deltalake") else "server"

@@ -11,6 +11,14 @@ commits cannot have the same version of the table, so of two drains one stops. T
 6. it is made durable, with the entries before it, which others may not have synced.
 
 Only then may records be truncated. What was begun and not committed never existed.
+
+| a kill or a power cut | what is left | the next start |
+|---|---|---|
+| after some data files | files that no version names | plans a batch anew |
+| after the positions | the same, and positions that nothing names: they are removed a day later | plans a batch anew |
+| after the entry is written | the batch; after a power cut, maybe a torn entry | continues after it, or sets it aside |
+| after the entry is durable | the batch | releases it in the log |
+| before or inside a truncate | records in the log that the table has | releases them |
 """
 
 from __future__ import annotations
@@ -34,7 +42,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 from msgspec.structs import replace
 
-from mrecordlog_async.spark.delta.reasons import reason_of
+from mrecordlog_async.spark.delta_reasons import reason_of
 from mrecordlog_async.spark.migration import earlier_state, refuse_columns
 from mrecordlog_async.spark.output import BatchFailedError, OutputRefusedError, WrittenFile
 from mrecordlog_async.spark.parquet_writer import STATED, Layout, write_rows
@@ -184,6 +192,11 @@ class DeltaOutput:
 
     # Opening.
 
+    def exists(self) -> bool:
+        """Return whether there is a table. Raises OutputRefusedError, BatchFailedError."""
+        with _explained(self.files):
+            return DeltaTable.is_deltatable(self.files.uri, self.files.options)
+
     def open(self) -> None:
         """Repair what a power cut left, create the table if it is missing, and add new columns.
 
@@ -248,7 +261,8 @@ class DeltaOutput:
         if self._migrate_from is None and not owner.startswith(MIGRATING):
             raise OutputRefusedError(
                 f"{self.files.address} belongs to a drain of an earlier version, which keeps its positions in a "
-                "checkpoint. Continue it once with --migrate-from CHECKPOINT, which takes them into the table"
+                "checkpoint. Continue it once with `mrecordlog drain --server NAME=URL --output "
+                f"{self.files.address} --migrate-from CHECKPOINT`, which takes them into the table"
             )
         refuse_columns(self._table, frozenset(self.schema.names), self.files.address)
         return owner.removeprefix(MIGRATING)

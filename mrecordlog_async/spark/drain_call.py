@@ -11,20 +11,23 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.errors import RecordLogError
-from mrecordlog_async.servers.names import Endpoint
+from mrecordlog_async.servers.names import Endpoint, Lookup
 from mrecordlog_async.spark.consumer.holder import rule_of
 from mrecordlog_async.spark.consuming import ConsumerOfDrain
 from mrecordlog_async.spark.delta_output import DeltaOutput
 from mrecordlog_async.spark.drain_loop import Drain
 from mrecordlog_async.spark.drain_metrics import DrainLag, metrics_served
+from mrecordlog_async.spark.json_columns import with_day, with_json_columns
 from mrecordlog_async.spark.log_server import LogServer
 from mrecordlog_async.spark.planning import Includes, everything
 from mrecordlog_async.spark.runners import (
+    DATE,
     Change,
     Run,
     in_process,
@@ -35,15 +38,21 @@ from mrecordlog_async.spark.runners import (
     transformed,
 )
 from mrecordlog_async.spark.server_set import ServerSet
+from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.settings.option_values import Subscription, parse_servers
+from mrecordlog_async.spark.state import DrainState
 from mrecordlog_async.spark.surveying import BYTES, RECORDS, DrainSettings
 from mrecordlog_async.spark.table_files import TableFiles
+from mrecordlog_async.support.nearest import did_you_mean, nearest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SCRAPE_SECONDS = 3.0
 """Seconds that a scrape waits for one response of a service."""
+
+PARTITIONS = ("server", "queue", DATE)
+"""Columns by which a table can be partitioned whose rows no function has changed."""
 
 
 class DrainOptionError(RecordLogError, ValueError):
@@ -60,7 +69,8 @@ class DrainOptions:
         name: Of this drain, among those that write to the table.
         every_seconds: How often to look; None ends with what the logs held at the start.
         partition_by: The columns by which a new table is partitioned; None for those of a table that exists.
-        transform: A function from the rows of a batch to the rows of the table; it needs Spark.
+        schema: Columns that are parsed from JSON payloads, as DDL of Spark; it needs Spark.
+        transform: A function from the rows of a batch to the rows of the table, instead; it needs Spark.
         consumer: Acknowledge as this one, instead of truncating.
         take_over: Take the consumer over from another reader.
         subscribe: The queues to drain; None for all.
@@ -86,6 +96,7 @@ class DrainOptions:
     name: str = "drain"
     every_seconds: float | None = None
     partition_by: tuple[str, ...] | None = None
+    schema: str | None = None
     transform: Change | None = None
     consumer: str | None = None
     take_over: bool = False
@@ -110,10 +121,23 @@ class DrainOptions:
         """Raise DrainOptionError for options that exclude each other."""
         if self.subscribe is not None and self.subscribe_pattern is not None:
             raise DrainOptionError("set --subscribe or --subscribe-pattern, not both")
+        if self.schema is not None and self.transform is not None:
+            raise DrainOptionError("--schema is a short form of a --transform: set one, and let it parse the payloads")
+        if self.min_batch_records > self.max_records:
+            raise DrainOptionError(
+                f"--min-batch-records ({self.min_batch_records}) is above --max-records ({self.max_records}), which no "
+                "batch reaches: lower the first, or raise the second"
+            )
+        by = self.partition_by or ()
+        is_free = self.transform is not None
+        if len(set(by)) != len(by) or not (is_free or set(by) <= set(PARTITIONS)):
+            raise DrainOptionError(f"cannot partition the table by {','.join(by)}: choose from {', '.join(PARTITIONS)}")
         if self.consumer is None and self.take_over:
             raise DrainOptionError("--take-over takes a consumer over: name it with --consumer")
         if self.consumer is not None and not self.truncate:
-            raise DrainOptionError("--consumer acknowledges what is stored, --no-truncate releases nothing: set one")
+            raise DrainOptionError(
+                "--consumer acknowledges what is stored, --no-truncate releases nothing: set one of them"
+            )
 
     def includes(self) -> Includes:
         """Return which queues are drained. Raises DrainOptionError."""
@@ -151,6 +175,41 @@ class DrainOptions:
             self.min_batch_records,
             self.max_delay_seconds,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class DrainProgress:
+    """What a drain has done so far, after a batch.
+
+    Attributes:
+        batches: Batches with records.
+        records: Records that were read from the logs.
+        rate: Records per second of the last batch.
+        lag: About how many records are not stored, by server.
+        down: Servers that are left out because they are down → the reason.
+        held: Servers whose log is held back → the reason.
+    """
+
+    batches: int
+    records: int
+    rate: float
+    lag: dict[str, int]
+    down: dict[str, str]
+    held: dict[str, str]
+
+    @property
+    def line(self) -> str:
+        """One line for the user."""
+        lag = ", ".join(f"{server} {count:,}" for server, count in self.lag.items())
+        text = f"batch {self.batches}: {self.records:,} records, {self.rate:,.0f} records/s, lag: {lag or 'none'}"
+        text += f"; DOWN: {', '.join(self.down)}" if self.down else ""
+        return text + (f"; HELD BACK: {', '.join(self.held)}" if self.held else "")
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The same for programs, as JSON has it."""
+        facts = {"batch": self.batches, "records": self.records, "rate": round(self.rate), "lag": self.lag}
+        return facts | ({"down": self.down} if self.down else {}) | ({"held": self.held} if self.held else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +251,7 @@ def drain(
     session: SparkSession | None = None,
     *,
     report: Callable[[str], None] = lambda line: None,
+    progress: Callable[[DrainProgress], None] = lambda progress: None,
     stopped: Callable[[], bool] = lambda: False,
     pause: Callable[[float], None] = time.sleep,
 ) -> DrainSummary:
@@ -201,6 +261,7 @@ def drain(
         options: what to drain, and where to.
         session: the Spark that carries out the tasks; None for this process.
         report: called with a sentence for people.
+        progress: called after each batch that has records.
         stopped: returns whether to end.
         pause: waits for some seconds, or until *stopped*.
 
@@ -212,14 +273,33 @@ def drain(
         RecordLogError: what the loop and the output raise (`Drain.follow`, `DeltaOutput.open`).
     """
     options.check()
-    begun, given, output = time.monotonic(), parse_servers(options.servers), _output(options, session, report)
+    begun, given, settings = time.monotonic(), parse_servers(options.servers), options.settings()
+    change = _change(options, session)
+    output = _output(options, session, change, report)
+    missing = _missing(options, given)
+    if missing and not output.exists():  # refused before it is created: the next start may choose another layout
+        _refuse_missing(options, missing, DrainState(), report)
+        missing = {}
     output.open()
     try:
+        _refuse_missing(options, missing, output.load(), report)
         consumer = options.held_by(output.owner) if options.consumer is not None else None
         servers = ServerSet(given, options.tokens, consumer)
-        run, cores = _runner(options, session)
-        job = Drain(servers, output, run, options.settings(), cores=cores, report=report)
-        _follow(job, servers, options, report, stopped, pause)
+        run, cores = _runner(session, change)
+        job = Drain(servers, output, run, settings, cores=cores, report=report)
+
+        def stored(records: int, seconds: float) -> None:
+            totals, rate = job.totals, records / seconds if seconds else 0.0
+            trouble = job.trouble
+            progress(
+                DrainProgress(totals.batches, totals.records, rate, job.backlog, dict(trouble.down), dict(trouble.held))
+            )
+
+        try:
+            with _metrics_served(options, servers, job, report):
+                job.follow(options.every_seconds, stopped, pause, stored)
+        finally:
+            job.close()
     finally:
         output.close()
     totals, trouble = job.totals, job.trouble
@@ -227,49 +307,84 @@ def drain(
     return DrainSummary(totals.batches, totals.records, totals.rows, seconds, job.backlog, trouble.down, trouble.held)
 
 
-def _follow(
-    job: Drain,
-    servers: ServerSet,
-    options: DrainOptions,
-    report: Callable[[str], None],
-    stopped: Callable[[], bool],
-    pause: Callable[[float], None],
-) -> None:
-    """Run *job*, and serve its metrics meanwhile."""
-
+@contextmanager
+def _metrics_served(
+    options: DrainOptions, servers: ServerSet, job: Drain, report: Callable[[str], None]
+) -> Iterator[None]:
     def connect(endpoint: Endpoint) -> LogServer:
         return servers.server(endpoint, seconds=SCRAPE_SECONDS)
 
     lag = DrainLag(servers.endpoints, connect, lambda: job.state, options.includes())
+    with metrics_served(options.metrics, job.totals, lag) as address:
+        if address is not None:
+            report(f"metrics: {address}")
+        yield
+
+
+def _missing(options: DrainOptions, given: Sequence[Endpoint | Lookup]) -> dict[str, str]:
+    """Return subscribed queues that no server has, each with a sentence; {} while a server does not respond."""
+    if options.subscribe is None:
+        return {}
+    servers, there = ServerSet(given, options.tokens), set[str]()
     try:
-        with metrics_served(options.metrics, job.totals, lag) as address:
-            if address is not None:
-                report(f"metrics: {address}")
-            job.follow(options.every_seconds, stopped, pause)
-    finally:
-        job.close()
+        for each in servers():
+            with closing(servers.server(each.server.endpoint, seconds=SCRAPE_SECONDS)) as server:
+                there |= server.listing().queues.keys()
+    except (ServerDownError, ServiceRefusedError):
+        return {}
+    found = {}
+    for name in sorted(set(options.subscribe) - there) if not servers.unfound else ():
+        near = nearest(name, there)
+        found[name] = f"no server has a queue {name!r}{did_you_mean(near and repr(near))}"
+    return found
 
 
-def _output(options: DrainOptions, session: SparkSession | None, report: Callable[[str], None]) -> DeltaOutput:
+def _refuse_missing(
+    options: DrainOptions, missing: Mapping[str, str], state: DrainState, report: Callable[[str], None]
+) -> None:
+    """Raise DrainOptionError for a queue that was never drained either; a drain that keeps running reports it."""
+    known = {queue for log in state.logs.values() for queue in log.queues}
+    for name, sentence in missing.items():
+        if name in known:
+            continue
+        if options.every_seconds is None:
+            raise DrainOptionError(sentence)
+        report(f"{sentence}; it is drained once it exists")
+
+
+def _change(options: DrainOptions, session: SparkSession | None) -> Change | None:
+    """Return what changes rows before they are stored; None for nothing. Raises DrainOptionError, ColumnsError."""
+    if options.schema is None and options.transform is None:
+        return None
+    if session is None:
+        flag = "--schema" if options.transform is None else "--transform"
+        raise DrainOptionError(f"{flag} changes rows with Spark: it needs a session of Spark, and excludes --no-spark")
+    change = with_json_columns(options.schema) if options.schema is not None else options.transform
+    assert change is not None, "one of them is set"
+    return with_day(change) if DATE in (options.partition_by or ()) else change
+
+
+def _output(
+    options: DrainOptions, session: SparkSession | None, change: Change | None, report: Callable[[str], None]
+) -> DeltaOutput:
     """Return the output, which is not open yet. Raises DrainOptionError."""
     files = TableFiles(options.output, options.storage_options)
-    if options.transform is not None:
-        if session is None:
-            raise DrainOptionError("a transform is a function of Spark's rows: it needs a session of Spark")
-        schema = schema_after(session, options.transform)
-    else:
-        schema = row_schema(options.partition_by or ())
     if session is not None and files.path is not None and not options.shared_paths and not _is_local(session):
         raise DrainOptionError(
             f"{options.output} must be on storage that all machines share (s3://, gs://, az://): on a local path each "
-            "machine would store only its part. If every machine mounts the same file system there, add --shared-paths"
+            "machine would store only its part, and the log would be truncated. If every machine mounts the same file "
+            "system there, add --shared-paths"
         )
+    if session is not None and change is not None:
+        schema = schema_after(session, change)
+    else:
+        schema = row_schema(options.partition_by or ())
     return DeltaOutput(
         files,
         schema,
         name=options.name,
         partition_by=options.partition_by,
-        plain=options.transform is None,
+        plain=change is None,
         accepts_restore=options.allow_data_loss,
         migrate_from=None
         if options.migrate_from is None
@@ -285,8 +400,8 @@ def _is_local(session: SparkSession) -> bool:
     return not is_remote and str(session.conf.get("spark.master", "")).startswith("local")
 
 
-def _runner(options: DrainOptions, session: SparkSession | None) -> tuple[Run, int]:
+def _runner(session: SparkSession | None, change: Change | None) -> tuple[Run, int]:
     if session is None:
         return in_process, 1
-    run = on_spark(session) if options.transform is None else transformed(session, options.transform)
+    run = on_spark(session) if change is None else transformed(session, change)
     return run, parallelism(session)

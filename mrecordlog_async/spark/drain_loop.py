@@ -167,13 +167,20 @@ class Drain:
 
     # Many batches.
 
-    def follow(self, every_seconds: float | None, stopped: Callable[[], bool], pause: Callable[[float], None]) -> None:
+    def follow(
+        self,
+        every_seconds: float | None,
+        stopped: Callable[[], bool],
+        pause: Callable[[float], None],
+        stored: Callable[[int, float], None] = lambda records, seconds: None,
+    ) -> None:
         """Store batches until *stopped*; without *every_seconds*, until all is stored that was there at the start.
 
         Args:
             every_seconds: how often to look; None for a run that ends.
             stopped: whether to end after the current batch.
             pause: waits for some seconds, or until *stopped*.
+            stored: called after each batch that has records, with how many, and how long it took.
 
         Raises:
             ServersHeldError: all logs are held back.
@@ -194,6 +201,8 @@ class Drain:
                 pause(min(RETRY_SECONDS_MAX, 2.0**failures / 2))
                 continue
             failures = 0
+            if records:
+                stored(records, _clock() - begun)
             if every_seconds is not None:
                 pause(max(0.0, every_seconds - (_clock() - begun)))
             elif not records and self._has_ended():

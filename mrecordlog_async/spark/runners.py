@@ -155,16 +155,35 @@ def failures_as_sentences() -> Iterator[None]:
     except RecordLogError:
         raise
     except Exception as error:
-        if isinstance(error, _kinds_of_end()):
-            raise SparkEndedError(
-                "Spark does not respond any more: its Java was killed, or the server of Spark Connect has ended. Start "
-                "again: what was not committed is read again"
-            ) from error
-        if not isinstance(error, _kinds_of_failure()):
+        text = str(error)
+        if isinstance(error, _kinds_of_failure()) and GONE not in text:
+            kind, sentence = cause_of(text)
+            raise (OutputRefusedError if kind == "OutputRefusedError" else BatchFailedError)(sentence) from error
+        if not isinstance(error, (*_kinds_of_failure(), *_kinds_of_end())):
             raise
-        found = re.findall(r"mrecordlog_async\.[\w.]*?(\w+Error): (.+)", str(error))
-        kind, sentence = found[-1] if found else ("", str(error).strip().splitlines()[0])
-        raise (OutputRefusedError if kind == "OutputRefusedError" else BatchFailedError)(sentence) from error
+        raise SparkEndedError(
+            "Spark does not respond any more: its Java was killed or ran out of memory, or the server of Spark Connect "
+            "has ended. Start again: what was not committed is read again"
+        ) from error
+
+
+GONE = "StatusCode.UNAVAILABLE"
+"""In the error of a client of Spark Connect whose server does not respond."""
+
+
+def cause_of(text: str) -> tuple[str, str]:
+    """Return the kind and the sentence of this package's own error in Spark's text; or "", and what that text says."""
+    if ours := re.findall(r"mrecordlog_async\.[\w.]*?(\w+Error): (.+)", text):
+        kind, sentence = ours[-1]
+        return kind, sentence
+    if "Python worker exited unexpectedly" in text:
+        return "", "a Python process of Spark ended during the job: it was killed or ran out of memory"
+    if java := re.findall(r"java\.[\w.]*IOException: (.+?)(?: SQLSTATE|$)", text, re.MULTILINE):
+        return "", f"Spark could not use its temporary files: {java[-1]}. Check the disks and their free space"
+    python = re.findall(r"^([A-Za-z_][\w.]*(?:Error|Exception): .+)", text, re.MULTILINE)
+    if python and "Traceback (most recent call last)" in text:
+        return "", str(python[-1])
+    return "", text.strip().partition("\n")[0]
 
 
 def _kinds_of_failure() -> tuple[type[Exception], ...]:
@@ -181,9 +200,9 @@ def _kinds_of_failure() -> tuple[type[Exception], ...]:
 def _kinds_of_end() -> tuple[type[Exception], ...]:
     kinds: tuple[type[Exception], ...] = (ConnectionError, EOFError)
     with suppress(ImportError):
-        from py4j.protocol import Py4JNetworkError
+        from py4j.protocol import Py4JError
 
-        kinds += (Py4JNetworkError,)
+        kinds += (Py4JError,)
     with suppress(ImportError):
         from grpc import RpcError  # type: ignore[import-untyped]  # it has none
 

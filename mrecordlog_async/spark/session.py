@@ -39,6 +39,26 @@ JOB_SETTINGS = {"spark.ui.showConsoleProgress": "false", "spark.ui.enabled": "fa
 """Settings of a job that runs as a command, unless its user has set them: its progress lines replace both."""
 
 
+CONNECT = "sc://"
+"""Begins the address of a server of Spark Connect."""
+
+CONNECT_RETRIES = 4
+"""Times that a request to a server of Spark Connect is repeated: by default, a client waits ten minutes for it."""
+
+
+def command_session(name: str, master: str | None) -> SparkSession:
+    """Return the session of a command, on Spark's own Java or on a server of Spark Connect; see `job_session`."""
+    if master is None or not master.startswith(CONNECT):
+        return job_session(name, master)
+    from pyspark.sql import SparkSession
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    session = SparkSession.builder.remote(master).getOrCreate()
+    client: Any = session.client
+    client.set_retry_policies([DefaultPolicy(max_retries=CONNECT_RETRIES)])
+    return session
+
+
 def job_session(name: str, master: str | None) -> SparkSession:
     """Return the session of a command; its Java ignores SIGTERM.
 

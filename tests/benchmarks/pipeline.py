@@ -54,7 +54,7 @@ async def run(command: Sequence[str], pid: int) -> tuple[float, float]:
 def drain(port: int, place: Path) -> list[str]:
     """Return the command that drains the service into a table below *place*."""
     command = [sys.executable, "-m", "mrecordlog_async", "drain", "--server", f"log=http://127.0.0.1:{port}"]
-    return [*command, "--output", str(place / "table"), "--checkpoint", str(place / "checkpoint")]
+    return [*command, "--output", str(place / "table")]
 
 
 def moving(records: int, queues: int) -> dict[str, Case]:

@@ -367,8 +367,8 @@ def test_wrong_settings_are_named(tmp_path: Path, more: str) -> None:
 
 
 def test_a_directory_is_not_lines(tmp_path: Path) -> None:
-    """For a table, the error names the command that loads one."""
+    """The sentence says what is, and where the rows of a table go."""
     ran = mrecordlog("load", tmp_path / "wal", tmp_path)
     assert (ran.code, ran.out) == (2, "")
-    assert "load-table URL" in ran.err
+    assert "is a directory" in ran.err and "Delta table" in ran.err
     assert not (tmp_path / "wal").exists()

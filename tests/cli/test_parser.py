@@ -57,7 +57,6 @@ def test_the_log_is_the_first_argument(name: str) -> None:
     [
         ("cat orders --dir ./wal", "cat: there is no --dir; write `mrecordlog cat ./wal QUEUE [options]`"),
         ("ls --url http://h:1", "ls: there is no --url; write `mrecordlog ls http://h:1 [options]`"),
-        ("load-table /lake --url http://h", "there is no --url; write `mrecordlog load-table http://h TABLE"),
         ("cat orders", "mrecordlog cat: missing QUEUE"),
         ("ls", "mrecordlog ls: missing LOG"),
         ("top", "mrecordlog top: missing LOG"),

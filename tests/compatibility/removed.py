@@ -12,6 +12,11 @@ _CLIENTS = (
     "a client for each service, as the recipe for several services shows; a drain reads all of them into one table"
 )
 _TOOLS = "nothing: only the package's own tools called it"
+_TABLE = (
+    "nothing: the table itself says how far its logs are stored; `--migrate-from` takes the positions of a checkpoint"
+)
+_UPKEEP = "delta-rs' own calls, as recipes show"
+_PARSED = "`payload` stays next to the columns of `--schema`; a row that does not parse has nulls in them"
 _FETCH_RUNS = "nothing: a fetch holds 4 MiB of records at a time, however many runs it returns"
 REMOVED: dict[str, str] = {
     "append --key": "one service for each command: `URL,URL` and `dns+http://…` are refused; "
@@ -21,9 +26,23 @@ REMOVED: dict[str, str] = {
     "bench --only": _SUITE,
     "bench --svg": _SUITE,
     "drain --adopt-output": _PARQUET,
+    "drain --checkpoint": _TABLE,
     "drain --format": _PARQUET,
+    "drain --max-bytes-per-trigger": "`--max-bytes`",
+    "drain --max-records-per-trigger": "`--max-records`",
+    "drain --min-partitions": "nothing: a large batch has one task per core of Spark",
+    "drain --no-payload": _PARSED,
+    "drain --target-file-bytes": "nothing: files are closed at 128 MiB",
+    "error": _PARSED,
+    "_rest": _PARSED,
+    "lake --bad": _PARSED,
+    "lake --checkpoint": _TABLE,
+    "lake --drop-older-than": _UPKEEP,
+    "lake --dry-run": _UPKEEP,
+    "lake --older-than": _UPKEEP,
+    "lake --target-file-bytes": _UPKEEP,
     "internal": "`bad_request` where the head of a request is refused; `500 internal` stays",
-    "load-parquet": "`load-table`, for Delta tables; rows of other files are written with Spark",
+    "load-parquet": "a recipe that appends the rows of a Delta table; rows of other files are written with Spark",
     "mrecordlog_async.FileSystem.capacity_of": "`FileSystem.space_of`, which says what is free, too",
     "mrecordlog_async.MultiRecordLog.acknowledge": INSPECTION,
     "mrecordlog_async.MultiRecordLog.at": INSPECTION,
@@ -73,6 +92,7 @@ REMOVED: dict[str, str] = {
     "mrecordlog_async.client.ServiceUnreachableError.after": _TOOLS,
     "mrecordlog_async.client.Stored": _CLIENTS,
     "mrecordlog_async.fastapi.ServiceOptions.fetch_runs": _FETCH_RUNS,
+    "mrecordlog_drain_task_retries_total": "`mrecordlog_drain_failed_batches_total`: batches that were planned again",
     "no_arrow": "415 `no_arrow` for every Arrow body that is sent, 406 `not_acceptable` for one that is asked for",
 }
 """A line of `surface.json`, or the beginning of several ones → what to use instead, as the changelog says it."""

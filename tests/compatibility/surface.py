@@ -14,8 +14,7 @@ from typing import Any
 from mrecordlog_async.cli.main import build_parser
 from mrecordlog_async.cli.shell import exit_codes, settings
 from mrecordlog_async.service.routes.openapi import document
-from mrecordlog_async.spark.drain import metrics as drain_metrics
-from mrecordlog_async.spark.rows import columns
+from mrecordlog_async.spark import drain_metrics, json_columns
 from mrecordlog_async.spark.rows.blocks import READ_SCHEMA
 from mrecordlog_async.spark.session import spark_session
 from mrecordlog_async.spark.settings.option import options_of
@@ -144,7 +143,7 @@ def _metrics() -> Iterator[str]:
 def _columns() -> Iterator[str]:
     """Yield the columns of rows in Spark and in tables."""
     yield from (f"{field.name} {field.type}" for field in READ_SCHEMA)
-    yield from columns.TAKEN
+    yield from json_columns.TAKEN
 
 
 def _commands() -> Iterator[str]:

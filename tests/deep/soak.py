@@ -1,7 +1,7 @@
 """A service with its drain for a night: `python -m tests.deep.soak DIR --hours 2.5`, again and again on the same DIR.
 
 Ctrl-C or the end of the time stops it, and the next call continues: its state is in DIR/state.json, and the log, the
-table and the checkpoint stay. Producers append to a few queues, a consumer reads each record, and `mrecordlog drain`
+table stay. Producers append to a few queues, a consumer reads each record, and `mrecordlog drain`
 moves them into a Delta table. A cycle has
 
 1. load with everything up; a deploy, which is SIGTERM and a new process; a kill;
@@ -11,7 +11,7 @@ moves them into a Delta table. A cycle has
    service uses (memory, descriptors, threads, disk) is noted. It must not grow from cycle to cycle.
 
 The first cycle of a new DIR runs version 0.2.0 out of the history of the repository, without step 2, which it cannot
-do. Then service, drain and checkpoint are upgraded in place. Prometheus watches with the shipped rules, if it is
+do. Then service and drain are upgraded in place. Prometheus watches with the shipped rules, if it is
 installed. `--attacks` runs the attacks of `tests.deep.service.under_attack` for MINUTES, and the real alerts of
 `nox -s alerts`, next to the load.
 
@@ -222,7 +222,9 @@ class Night:
         serve += ["--segment-bytes", str(SEGMENT_BYTES), "--disk-bytes", str(DISK_BYTES)]
         serve += ["--beyond-memory", "disk"] if self.state.upgraded else []
         drain = ["drain", "--server", f"shop={self.url}", "--output", str(self.table), "--every", "5s"]
-        drain += ["--checkpoint", str(self.place / "lake" / "checkpoint"), "--consumer", "lake", "--master", "local[2]"]
+        # After the upgrade the positions of the checkpoint are taken into the table, once.
+        keeps = "--migrate-from" if self.state.upgraded else "--checkpoint"
+        drain += [keeps, str(self.place / "lake" / "checkpoint"), "--consumer", "lake", "--master", "local[2]"]
         environment = {"PYTHONPATH": str(tree)}
         self.service = Process([*python, *serve], self.place / "service.txt", environment)
         self.drain = Process([*python, *drain], self.place / "drain.txt", environment)

@@ -139,7 +139,7 @@ def test_a_drain_stores_a_record_by_an_executor_that_is_another_process(wheel: P
     command += ["--conf", "spark.ui.enabled=false", "--conf", "spark.executor.memory=512m"]
     command += ["--conf", f"spark.executor.extraJavaOptions={small_java.OPTIONS}"]
     command += ["--driver-java-options", small_java.OPTIONS, packages / "mrecordlog_async" / "spark" / "__main__.py"]
-    command += ["drain", "--shared-paths", "--server", f"a={url}", "--output", "table", "--checkpoint", "checkpoint"]
+    command += ["drain", "--shared-paths", "--server", f"a={url}", "--output", "table"]
     variables = {"JAVA_HOME": java, "PYSPARK_PYTHON": str(python), "SPARK_LOCAL_IP": "127.0.0.1"}
     run(command, tmp_path, variables)
     assert run([python, "-c", DRAINED, "table"], tmp_path) == "[{'position': 0, 'payload': b'one'}]\n"

@@ -186,7 +186,7 @@ def test_importing_the_package_loads_the_log_alone(python: Path) -> None:
 
 
 def test_the_extra_for_spark_brings_what_functions_over_arrow_need() -> None:
-    """`load-table` calls mapInArrow, which Spark refuses without the packages of its own extra `sql`."""
+    """A drain calls mapInArrow, which Spark refuses without the packages of its own extra `sql`."""
     of_spark = [each for each in map(Requirement, requires("pyspark") or ()) if each.marker is not None]
     needed = {each.name for each in of_spark if each.marker is not None and each.marker.evaluate({"extra": "sql"})}
     assert "pyarrow" in needed

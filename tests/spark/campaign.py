@@ -1,10 +1,10 @@
 """Exactly once under SIGKILL: `python -m tests.spark.campaign --kills 30 --services 3`.
 
 Producers append to the services, delete queues that were drained and create them again, while drains run. Killed are,
-in turns: a drain with all its processes, its Java, a worker, the process of the data source, one service, several
-services. Half of the kills come at a random moment, half inside a step of a commit, and of a truncate or an
-acknowledgement: a process of the drain stops there until the victim is killed (`stops`). A drain that ended must have
-said why in one sentence; it is started again, and so are services, after a moment.
+in turns: a drain with all its processes, its Java, a worker, one service, several services. Half of the kills come at a
+random moment, half inside a step of a commit, and of a truncate or an acknowledgement: a process of the drain stops
+there until the victim is killed (`stops`). A drain that ended must have said why in one sentence; it is started again,
+and so are services, after a moment.
 
 Two drains share all queues: each is a consumer (`--consumer`), and the queues keep records until both have acknowledged
 them. One drain alone truncates.
@@ -29,17 +29,18 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.spark import delta_engine
+from tests.spark import stream_job
 from tests.spark.processes import DrainProcess, Process, ServiceProcess, end_process, start, wait_until
 from tests.spark.producers import RECORDS_PER_APPEND, Producer, check_empty, check_once, left_in, request
-from tests.spark.stopping_drain import ACKNOWLEDGE_STEPS, COMMIT_STEPS, TRUNCATE_STEPS
+from tests.spark.stopping_drain import ACKNOWLEDGE_STEPS, COMMIT_STEPS, FILES, TRUNCATE_STEPS
 
 logger = logging.getLogger(__name__)
 
-SPARK, ENGINE, STREAM = "tests.spark.stopping_drain", "tests.spark.engine_drain", "tests.spark.stream_job"
+PROGRAM = "tests.spark.stopping_drain"
+SPARK, ENGINE, STREAM = PROGRAM, "without Spark", "tests.spark.stream_job"
 
 VICTIMS = {
-    SPARK: ("a drain", "Java", "a worker", "the source", "a service", "several services"),
+    SPARK: ("a drain", "Java", "a worker", "a service", "several services"),
     STREAM: ("a drain", "Java", "a worker", "the source", "a service", "several services"),
     ENGINE: ("a drain", "a service", "several services"),
 }
@@ -98,9 +99,10 @@ class Campaign:
         urls = {service.name: service.url for service in self.services}
         shared, names = consumers or drains > 1, [f"lake-{number}" for number in range(drains)]
         self._consumers = names if shared else []
+        program = STREAM if module == STREAM else PROGRAM
         self.drains = [
-            DrainProcess(module, urls, at / "table", at / "checkpoint", at, *more)
-            for at, more in ((place / name, ["--consumer", name] if shared else []) for name in names)
+            DrainProcess(program, urls, place / name / "table", place / name, *self._more(place / name, name, shared))
+            for name in names
         ]
         options: dict[str, object] | None = {"keep": "until_acknowledged"} if shared else None
         self.producers = [
@@ -108,9 +110,15 @@ class Campaign:
             for number, each in enumerate(self.services)
         ]
         releases = ACKNOWLEDGE_STEPS if shared else TRUNCATE_STEPS
-        steps = [step for pair in zip(COMMIT_STEPS, releases * 2, strict=True) for step in pair]
-        self.steps = {SPARK: steps, STREAM: releases}.get(module, delta_engine.STEPS)
+        self.steps = [FILES, *COMMIT_STEPS, *releases]
+        if module == STREAM:
+            self.steps = [*(stream_job.ACKNOWLEDGE_STEPS if shared else stream_job.TRUNCATE_STEPS)]
         self.outcome = Outcome()
+
+    def _more(self, place: Path, name: str, shared: bool) -> list[str]:
+        """Return what else the command line of a drain has."""
+        own = {STREAM: ["--checkpoint", str(place / "checkpoint")], ENGINE: ["--no-spark"]}.get(self._module, [])
+        return [*own, *(["--consumer", name] if shared else [])]
 
     def _add_rules(self) -> None:
         """Make each drain a consumer of all queues before there are any: none is truncated before both know it."""
@@ -290,7 +298,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=0, help="append at least this many")
     parser.add_argument("--memory-bytes", help="keep this much in the memory of a service, and the rest on its disk")
     parser.add_argument("--stream", action="store_true", help="run plain queries instead of drains (see stream_job)")
-    parser.add_argument("--without-spark", action="store_true", help="run many short batches (see engine_drain)")
+    parser.add_argument("--without-spark", action="store_true", help="run many short batches (--no-spark)")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")

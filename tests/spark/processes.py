@@ -136,8 +136,8 @@ def served(directory: Path) -> Iterator[str]:
 class DrainProcess(Process):
     """A drain that can be stopped before its steps.
 
-    module: what to run instead of the drain itself: `stopping_drain`, `stream_job`, or `engine_drain`, which needs no
-    Spark. python: the Python of an environment with another Spark (see `versions`).
+    module: what to run instead of the drain itself: `stopping_drain` or `stream_job`. more: further arguments.
+    python: the Python of an environment with another Spark (see `versions`).
     """
 
     def __init__(
@@ -145,15 +145,14 @@ class DrainProcess(Process):
         module: str,
         servers: dict[str, str],
         output: Path,
-        checkpoint: Path,
         place: Path,
         *more: str,
         python: str = sys.executable,
     ) -> None:
         place.mkdir(parents=True, exist_ok=True)
-        self.output, self.checkpoint, self.stops = output, checkpoint, Stops(place / "stops")
-        command = [python, "-m", module, "drain", "--every", "300ms", "--output", str(output)]
-        command += ["--checkpoint", str(checkpoint), "--master", "local[2,3]", *more]
+        self.output, self.stops = output, Stops(place / "stops")
+        command = [python, "-m", module, "drain", "--every", "300ms", "--output", str(output), *more]
+        command += [] if "--no-spark" in more else ["--master", "local[2,3]"]
         for name, url in servers.items():
             command += ["--server", f"{name}={url}"]
         environment = {"SPARK_SUBMIT_OPTS": small_java.OPTIONS, PLACE: str(self.stops.place)}
@@ -165,10 +164,10 @@ class DrainProcess(Process):
         super().start()
 
     def batches(self) -> int:
-        """Return how many batches were committed, including those whose files Spark has deleted."""
-        commits = self.checkpoint / "commits"
-        names = os.listdir(commits) if commits.exists() else []
-        return max((int(name) + 1 for name in names if name.isdigit()), default=0)
+        """Return how many versions the table has, including those whose entries were deleted."""
+        entries = self.output / "_delta_log"
+        names = [path.stem for path in entries.glob("*.json")] if entries.exists() else []
+        return max((int(name) for name in names if name.isdigit()), default=0)
 
     def wait_for_batches(self, more: int) -> None:
         """Wait until it has committed *more* batches than now."""

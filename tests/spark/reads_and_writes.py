@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 
-from mrecordlog_async.spark.delta.sink import DeltaSink
 from mrecordlog_async.spark.session import spark_session
 
 
@@ -33,9 +32,6 @@ def main(url: str, place: str) -> None:
     query = writer.option("checkpointLocation", f"{place}/checkpoint").trigger(availableNow=True).start()
     query.awaitTermination()
     print("streamed", spark.read.format("mrecordlog").options(servers=url, subscribe="streamed").load().count())
-
-    spark.dataSource.register(DeltaSink)
-    print("a drain's table", spark.read.format(DeltaSink.name()).load(f"{place}/table").count())
     spark.stop()
 
 

@@ -1,14 +1,13 @@
-"""Power cuts of logs, checkpoint and table on real file systems: `sudo python -m tests.spark.real_disks --cuts 12`.
+"""Power cuts of logs and table on real file systems: `sudo python -m tests.spark.real_disks --cuts 12`.
 
 Three services and a drain run, with their files on mounted images. Producers append all the time; they are on no
 machine that loses power. Each layout has states that the others lack, so all of them are worth a run:
 
-    --images 3   logs, checkpoint and table apart: none is synced because another one is
-    --images 2   the logs, and checkpoint with table
+    --images 2   the logs and the table apart: none is synced because the other one is
     --images 1   all on one: each sync of a log also writes the names of files whose contents are in memory only
 
 Half of the cuts come at a random moment, half before a step of a batch. They hit the machine of the logs, that of the
-drain with checkpoint and table, or both at once. All processes of these machines are stopped first, so the images are
+drain with its table, or both at once. All processes of these machines are stopped first, so the images are
 cut at one moment: what the processes did until then is what the file systems know. Then each is shut down without
 writing its journal, the processes are killed, and the images are mounted again.
 
@@ -31,7 +30,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.faults.real_disk import MAKE, cut_power, image
-from tests.spark import delta_engine
 from tests.spark.processes import DrainProcess, Process, ServiceProcess, start, wait_until
 from tests.spark.producers import Producer, check_empty, check_once, left_in
 from tests.spark.stopping_drain import STEPS
@@ -39,11 +37,10 @@ from tests.spark.stopping_drain import STEPS
 logger = logging.getLogger(__name__)
 
 SERVICES = "abc"
-SPARK, ENGINE = "tests.spark.stopping_drain", "tests.spark.engine_drain"
-STEPS_OF = {SPARK: STEPS, ENGINE: delta_engine.STEPS}
-RANDOM_SECONDS = {SPARK: 1.5, ENGINE: 0.3}
-WHERE = {1: (0, 0, 0), 2: (0, 1, 1), 3: (0, 1, 2)}
-"""By the number of images: on which the logs are, the checkpoint, and the table."""
+PROGRAM = "tests.spark.stopping_drain"
+RANDOM_SECONDS, RANDOM_SECONDS_WITHOUT_SPARK = 1.5, 0.3
+WHERE = {1: (0, 0), 2: (0, 1)}
+"""By the number of images: on which the logs are, and the table."""
 
 LOGS, DRAIN, BOTH = "the logs", "the drain", "both"
 
@@ -87,17 +84,20 @@ class Outcome:
 
 
 class Machines:
-    """One machine with services and their logs, and one with a drain, its checkpoint and its table."""
+    """One machine with services and their logs, and one with a drain and its table."""
 
-    def __init__(self, kind: str, images: int, module: str, services: str, place: Path, closing: ExitStack) -> None:
+    def __init__(
+        self, kind: str, images: int, services: str, place: Path, closing: ExitStack, *, with_spark: bool
+    ) -> None:
         disks = [self._disk(kind, closing) for _ in range(images)]
-        self._logs, self._checkpoint, self._table = (disks[at] for at in WHERE[images])
+        self._logs, self._table = (disks[at] for at in WHERE[images])
         self.services = [
             ServiceProcess(name, self._logs.mount / name, place / f"service-{name}.txt") for name in services
         ]
         urls = {service.name: service.url for service in self.services}
         self.table = self._table.mount / "table"
-        self.drain = DrainProcess(module, urls, self.table, self._checkpoint.mount / "checkpoint", place / "drain")
+        more = () if with_spark else ("--no-spark",)
+        self.drain = DrainProcess(PROGRAM, urls, self.table, place / "drain", *more)
         self.cuts = (LOGS, DRAIN, DRAIN, BOTH, BOTH) if images > 1 else (BOTH,)
         for process in (*self.services, self.drain):
             closing.callback(process.kill)
@@ -108,7 +108,7 @@ class Machines:
         """Cut the power of one machine, or of both at one moment, and start what ran on it again."""
         disks = {
             *([self._logs] if which != DRAIN else ()),
-            *([self._checkpoint, self._table] if which != LOGS else ()),
+            *([self._table] if which != LOGS else ()),
         }
         services = self.services if which != DRAIN else []
         drains = [self.drain] if which != LOGS else []
@@ -131,11 +131,13 @@ class Machines:
         return disk
 
 
-def run_cuts(kind: str, images: int, cuts: int, seed: int, module: str, services: str = SERVICES) -> Outcome:
+def run_cuts(
+    kind: str, images: int, cuts: int, seed: int, services: str = SERVICES, *, with_spark: bool = True
+) -> Outcome:
     """Cut the power *cuts* times. Raises AssertionError if a record is missing or stored twice."""
     chance, outcome = random.Random(seed), Outcome()
     with tempfile.TemporaryDirectory(prefix="mrecordlog-cuts-") as place, ExitStack() as closing:
-        machines = Machines(kind, images, module, services, Path(place), closing)
+        machines = Machines(kind, images, services, Path(place), closing, with_spark=with_spark)
         drain = machines.drain
         producers = [Producer(each.name, each.url, seed + number) for number, each in enumerate(machines.services)]
         for producer in producers:
@@ -143,7 +145,7 @@ def run_cuts(kind: str, images: int, cuts: int, seed: int, module: str, services
             closing.callback(producer.stop)
         for number in range(cuts):
             which = chance.choice(machines.cuts)
-            when = _moment(drain, module, chance) if number % 2 else _step(drain, module, chance)
+            when = _moment(drain, chance, with_spark=with_spark) if number % 2 else _step(drain, chance)
             machines.cut(which)
             outcome.cuts.append(f"{which} {when}")
             logger.info("cut %d: %s", len(outcome.cuts), outcome.cuts[-1])
@@ -161,15 +163,15 @@ def run_cuts(kind: str, images: int, cuts: int, seed: int, module: str, services
     return outcome
 
 
-def _moment(drain: DrainProcess, module: str, chance: random.Random) -> str:
+def _moment(drain: DrainProcess, chance: random.Random, *, with_spark: bool) -> str:
     drain.wait_for_batches(1)
-    time.sleep(chance.uniform(0, RANDOM_SECONDS[module]))
+    time.sleep(chance.uniform(0, RANDOM_SECONDS if with_spark else RANDOM_SECONDS_WITHOUT_SPARK))
     return "at a random moment"
 
 
-def _step(drain: DrainProcess, module: str, chance: random.Random) -> str:
+def _step(drain: DrainProcess, chance: random.Random) -> str:
     drain.wait_for_batches(chance.randrange(2))
-    step = chance.choice(STEPS_OF[module])
+    step = chance.choice(STEPS)
     drain.stopped_at(step)
     return f"before {step!r}"
 
@@ -177,16 +179,21 @@ def _step(drain: DrainProcess, module: str, chance: random.Random) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--file-system", choices=MAKE, default="ext4")
-    parser.add_argument("--images", type=int, choices=WHERE, default=3)
+    parser.add_argument("--images", type=int, choices=WHERE, default=2)
     parser.add_argument("--cuts", type=int, default=12)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
-    parser.add_argument("--without-spark", action="store_true", help="run many short batches (see engine_drain)")
+    parser.add_argument("--without-spark", action="store_true", help="run many short batches (--no-spark)")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     logger.info("seed %d", arguments.seed)
     begun = time.monotonic()
-    module = ENGINE if arguments.without_spark else SPARK
-    outcome = run_cuts(arguments.file_system, arguments.images, arguments.cuts, arguments.seed, module)
+    outcome = run_cuts(
+        arguments.file_system,
+        arguments.images,
+        arguments.cuts,
+        arguments.seed,
+        with_spark=not arguments.without_spark,
+    )
     print(
         f"{len(outcome.cuts)} power cuts on {arguments.file_system}, {outcome.batches} batches, "
         f"{outcome.recreated} queues recreated: {outcome.records:,} of {outcome.records:,} records exactly once, the "

@@ -72,8 +72,8 @@ def main() -> None:
         place = Path(directory)
         service = ServiceProcess("a", place / "log", place / "service.txt")
         more = ("--consumer", "lake", "--every", arguments.every)
-        table, checkpoint = place / "table", place / "checkpoint"
-        drain = DrainProcess("mrecordlog_async", {"a": service.url}, table, checkpoint, place, *more)
+        table = place / "table"
+        drain = DrainProcess("mrecordlog_async", {"a": service.url}, table, place, *more)
         try:
             start([service])
             request(service.url, "PUT", "*/consumers/lake?exist_ok=1", {})

@@ -10,21 +10,73 @@ from __future__ import annotations
 import argparse
 import sys
 import uuid
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.types import StructType
 
-from mrecordlog_async.spark.drain.command import Stop
+from mrecordlog_async.protocol.bulk_schemas import QueueTruncated
+from mrecordlog_async.protocol.consumer_schemas import AcknowledgedOne
+from mrecordlog_async.spark.drain_command import Stop
+from mrecordlog_async.spark.services.client import ServiceClient
 from mrecordlog_async.spark.session import spark_session
+from mrecordlog_async.spark.source.source import RecordLogDataSource
 from tests.spark import stops
-from tests.spark.stopping_drain import StoppingSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+TRUNCATE_STEPS = ("truncate", "half of the truncate")
+ACKNOWLEDGE_STEPS = ("acknowledge", "half of the acknowledge")
+
 POLL_SECONDS = 1
+
+K = TypeVar("K")
+V = TypeVar("V")
+T = TypeVar("T")
+
+
+def in_halves(steps: Sequence[str], queues: Mapping[K, V], send: Callable[[dict[K, V]], list[T]]) -> list[T]:
+    """Send a request about *queues* in two parts, with a step before each."""
+    names = list(queues)
+    half = (len(names) + 1) // 2
+    found: list[T] = []
+    for step, part in zip(steps, (names[:half], names[half:]), strict=True):
+        stops.step(step)
+        found += send({name: queues[name] for name in part}) if part else []
+    return found
+
+
+_truncate, _acknowledge = ServiceClient.truncate, ServiceClient.acknowledge
+
+
+def truncate(client: ServiceClient, queues: Mapping[str, Sequence[int]], **named: Any) -> list[QueueTruncated]:
+    """Truncate as a client does, in two requests."""
+    return in_halves(TRUNCATE_STEPS, queues, lambda part: _truncate(client, part, **named))
+
+
+def acknowledge(
+    client: ServiceClient, consumer: str, queues: Mapping[str, tuple[int, int, int]], **named: Any
+) -> list[AcknowledgedOne]:
+    """Acknowledge as a consumer does, in two requests."""
+    return in_halves(ACKNOWLEDGE_STEPS, queues, lambda part: _acknowledge(client, consumer, part, **named))
+
+
+class StoppingSource(RecordLogDataSource):
+    """The data source; its stream stops at the steps of a truncate."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "stopping"
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        for replaced in (truncate, acknowledge):
+            setattr(ServiceClient, replaced.__name__, replaced)  # in the source's own process
+        return super().streamReader(schema)
 
 
 def store(table: str, owner: str, frame: DataFrame, batch: int) -> None:

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mrecordlog_async.errors import RecordLogError
-from mrecordlog_async.spark.checkpoints.hadoop_lake import HadoopLake
-from mrecordlog_async.spark.checkpoints.identity import RefusedError
-from mrecordlog_async.spark.drain.job import run_drain
-from mrecordlog_async.spark.settings.drain_job import DrainJob
 from tests.spark.conftest import NewService
 from tests.spark.services import ThreadedService, numbered
-from tests.spark.test_lake import check_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -141,44 +133,3 @@ def test_a_log_is_a_table_of_the_catalog(spark: SparkSession, service: ThreadedS
         spark.sql("DROP VIEW IF EXISTS stored")
     with pytest.raises(Exception, match="load each one"):
         spark.read.format("mrecordlog").load(["/a", "/b"]).collect()
-
-
-def test_a_lost_checkpoint_is_refused_and_loses_nothing(
-    spark: SparkSession, service: ThreadedService, tmp_path: Path
-) -> None:
-    """Without its checkpoint the drain does not start, and the log keeps new records."""
-    service.append("q", numbered("q", 0, 10))
-    job = DrainJob(service.url, str(tmp_path / "out"), str(tmp_path / "checkpoint"))
-    run_drain(spark, job)
-    service.append("q", numbered("q", 10, 20))
-    shutil.rmtree(tmp_path / "checkpoint")
-    with pytest.raises(RefusedError, match="another checkpoint"):
-        run_drain(spark, job)
-    assert service.positions("q") == (10, 20)
-
-
-def test_a_queue_recreated_while_the_job_was_down_fails_it(
-    spark: SparkSession, service: ThreadedService, tmp_path: Path
-) -> None:
-    """Unread records were deleted with the old queue; the new one is not truncated, and later starts are refused."""
-    service.append("q", numbered("old", 0, 10))
-    job = DrainJob(service.url, str(tmp_path / "out"), str(tmp_path / "checkpoint"))
-    run_drain(spark, job)
-    service.append("q", numbered("old", 10, 15))
-    service.delete("q")
-    service.append("q", numbered("new", 0, 30))
-    with pytest.raises(RecordLogError, match=r"deleted and recreated.*A new output and a new checkpoint"):
-        run_drain(spark, job)
-    with pytest.raises(RefusedError, match="deleted and recreated"):
-        run_drain(spark, job)
-    assert service.positions("q") == (0, 30)
-    allowed = replace(job, options={"failOnDataLoss": "false"})
-    assert run_drain(spark, allowed).records == 30
-
-
-def test_a_directory_that_hadoop_knows(spark: SparkSession, tmp_path: Path) -> None:
-    """Through Hadoop the results are the same; Hadoop's view of a disk stands in for HDFS."""
-    (tmp_path / "lake").mkdir()
-    found = HadoopLake(spark, (tmp_path / "lake").as_uri())
-    check_files(found)
-    found.close()

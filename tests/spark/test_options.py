@@ -9,11 +9,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from mrecordlog_async.cli.main import build_parser
 from mrecordlog_async.servers.names import Endpoint
-from mrecordlog_async.spark.settings.drain_job import DrainJob
 from mrecordlog_async.spark.settings.offset import At, Offset
-from mrecordlog_async.spark.settings.option import flags_of, options_of
+from mrecordlog_async.spark.settings.option import options_of
 from mrecordlog_async.spark.settings.option_values import OptionError, Subscription, parse_servers
 from mrecordlog_async.spark.settings.options import Options
 from tests.compatibility.surface import hooks
@@ -295,7 +293,7 @@ def test_paths_may_have_commas() -> None:
 
 
 def test_every_option_has_one_row() -> None:
-    """The manual lists each option once, with the flag of `drain` if there is one; the command line has these flags."""
+    """The manual lists each option once."""
     rows = hooks().spark_options().splitlines()[2:]
     names = [option.name for _, option in options_of(Options)]
     assert [row.split("`")[1] for row in rows] == names
@@ -303,12 +301,6 @@ def test_every_option_has_one_row() -> None:
         "as it is typed"
     )
     assert len({name.lower() for name in names}) == len(names)
-    line = build_parser().commands["drain"].options()
-    flags = [option.flag.name for _, option in options_of(Options) if option.flag is not None]
-    flags += [flag.name for _, flag in flags_of(DrainJob)]
-    assert sorted([*flags, "--once", "--token-file", "--master", "--json", "--help"]) == line
-    for flag in flags:
-        assert sum(f" {flag} " in row.replace("`", " ") for row in rows) <= 1
 
 
 def test_every_field_is_set_by_an_option() -> None:

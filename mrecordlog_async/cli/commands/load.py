@@ -58,8 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
         return run_async(_run(arguments, read_text_lines()))
     if os.path.isdir(arguments.file):
         raise UsageError(
-            f"{arguments.file} is a directory; `mrecordlog load-table URL {arguments.file}` loads a Delta table into a "
-            "service"
+            f"{arguments.file} is a directory: give a file with lines as `mrecordlog dump` prints them. Recipes "
+            "show how the rows of a Delta table are appended at their positions"
         )
     with open(arguments.file, encoding="utf-8", errors="surrogateescape") as lines:
         return run_async(_run(arguments, lines))

@@ -72,9 +72,8 @@ def test_commands_on_files_need_no_extra(directory: Path, arguments: tuple[str, 
     [
         ("ls http://127.0.0.1:9", "msgspec", "server"),
         ("serve DIR", "msgspec", "server"),
-        ("drain --server a=http://127.0.0.1:9 --output o --checkpoint c", "msgspec", "spark"),
-        ("load-table http://127.0.0.1:9 o", "msgspec", "spark"),
-        ("lake show o", "deltalake", "spark"),
+        ("drain --server a=http://127.0.0.1:9 --output o", "msgspec", "spark"),
+        ("lake show o", "pyarrow", "spark"),
     ],
 )
 def test_what_needs_an_extra_says_which(directory: Path, command: str, package: str, extra: str) -> None:

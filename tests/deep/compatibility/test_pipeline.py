@@ -1,7 +1,7 @@
 """A drain or stream of an earlier release goes on: with its checkpoint, its output and its log, each record once.
 
 The checkpoints and outputs are Spark's. They are continued without Spark: what depends on the release is the data
-source and the drain, which are the real ones here.
+source and the drain, which are the real ones here. A drain takes its positions from the checkpoint into the table.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,38 +54,53 @@ def test_the_log_holds_what_no_query_has_read(service: ThreadedService) -> None:
             assert client.first_position("payments") == READ
 
 
+def continued(service: ThreadedService, place: Path, queue: str, **options: Any) -> int:
+    """Continue the drain of a queue from its checkpoint, once; return how many records that stored."""
+    from mrecordlog_async.spark.drain_call import DrainOptions, drain
+
+    table, checkpoint = str(place / queue / "table"), str(place / queue / "checkpoint")
+    given = DrainOptions(f"a={service.url}", table, subscribe=(queue,), migrate_from=checkpoint, **options)
+    return drain(given).records
+
+
+def positions(table: Path) -> list[int]:
+    from tests.spark.draining import columns
+
+    return sorted(position for (position,) in columns(table, "position"))
+
+
 def test_a_drain_into_a_table_goes_on(service: ThreadedService, place: Path) -> None:
     """The table then has every record once; the log is empty."""
-    from tests.spark.delta_engine import DeltaEngine
+    from tests.spark.draining import table_rows
 
-    engine = DeltaEngine(f"a={service.url}", place / "orders", subscribe="orders")
-    assert [position for _, position, _ in engine.rows()] == list(range(READ))
-    assert engine.drain() == 1
-    assert engine.rows() == expected("orders")
-    assert engine.drain() == 0
+    table = place / "orders" / "table"
+    assert positions(table) == list(range(READ))
+    assert continued(service, place, "orders") == ALL - READ
+    assert table_rows(table) == sorted(expected("orders"))
+    assert continued(service, place, "orders") == 0
 
 
 @pytest.mark.parametrize("place", sorted({*RELEASES} - {INTO_FILES}), indirect=True)
 def test_a_drain_with_a_consumer_goes_on(service: ThreadedService, place: Path) -> None:
     """It is the same holder: it takes the consumer over, and the table then has every record once."""
-    from tests.spark.delta_engine import DeltaEngine
+    from tests.spark.draining import table_rows
 
-    engine = DeltaEngine(f"a={service.url}", place / "payments", subscribe="payments", consumer="lake")
-    assert [position for _, position, _ in engine.rows()] == list(range(READ))
-    assert engine.drain() == 1
-    assert engine.rows() == expected("payments")
+    table = place / "payments" / "table"
+    assert positions(table) == list(range(READ))
+    assert continued(service, place, "payments", consumer="lake") == ALL - READ
+    assert table_rows(table) == sorted(expected("payments"))
 
 
 @pytest.mark.parametrize("place", [INTO_FILES], indirect=True)
-def test_a_drain_into_parquet_files_is_refused(place: Path) -> None:
+def test_a_drain_into_parquet_files_is_refused(service: ThreadedService, place: Path) -> None:
     """The refusal says how to go on."""
-    from mrecordlog_async.spark.checkpoints.identity import RefusedError, refuse_parquet
-    from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
+    from mrecordlog_async.spark.drain_call import DrainOptions, drain
+    from mrecordlog_async.spark.output import OutputRefusedError
 
-    checkpoint = LocalLake(str(place / "payments" / "checkpoint"))
-    with pytest.raises(RefusedError, match=r"finish that drain with 0\.2\.0, then begin a Delta table"):
-        refuse_parquet(checkpoint)
-    checkpoint.close()
+    checkpoint = str(place / "payments" / "checkpoint")
+    options = DrainOptions(f"a={service.url}", str(place / "orders" / "table"), migrate_from=checkpoint)
+    with pytest.raises(OutputRefusedError, match=r"finish that drain with 0\.2\.0, then begin a Delta table"):
+        drain(options)
 
 
 @pytest.mark.parametrize("killed", [False, True])

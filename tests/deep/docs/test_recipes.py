@@ -19,6 +19,9 @@ import pytest
 from mrecordlog_async.client import RecordLogClient
 from tests.docs.blocks import ROOT, blocks
 from tests.serving import TIMEOUT_SECONDS, free_port
+from tests.spark.conftest import NewService, new_service
+
+__all__ = ["new_service"]
 
 WORKERS = 4
 
@@ -124,3 +127,50 @@ def _webhooks(directory: Path, port: int) -> Iterator[None]:
 def _deliver(port: int, delivery: str) -> int:
     request = Request(f"http://127.0.0.1:{port}/hooks", b"paid", {"X-Delivery-Id": delivery})
     return int(_posted(request).partition(b":")[2].rstrip(b"}"))
+
+
+# Tables of drains.
+
+
+@pytest.fixture
+def table(new_service: NewService, tmp_path: Path) -> Path:
+    """The table of a drain of one queue, in as many files as it has rows."""
+    from mrecordlog_async.spark.drain_call import DrainOptions, drain
+
+    service = new_service()
+    service.append("orders", [b"%d" % number for number in range(10)])
+    drain(DrainOptions(f"a={service.url}", str(tmp_path / "lake" / "events"), max_records=1))
+    return tmp_path / "lake" / "events"
+
+
+def run_recipe(holds: str, directory: Path, url: str = "") -> str:
+    """Run the only recipe that holds a text, in a directory."""
+    (text,) = (block.text for block in blocks(ROOT / "docs" / "recipes.md") if holds in block.text)
+    command = [sys.executable, "-c", text.replace("http://localhost:8080", url)]
+    done = subprocess.run(command, cwd=directory, env=_environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_table_is_compacted_next_to_its_drain(table: Path, new_service: NewService, tmp_path: Path) -> None:
+    """One file is left; the drain continues, and its own directory stays."""
+    from deltalake import DeltaTable
+
+    from mrecordlog_async.spark.drain_call import DrainOptions, drain
+
+    said = run_recipe("optimize.compact", tmp_path)
+    assert "'numFilesRemoved': 10" in said and "deleted: []" in said, "the files are young"
+    assert len(DeltaTable(table).file_uris()) == 1
+    other = new_service()
+    other.append("more", [b"1"])
+    summary = drain(DrainOptions(f"b={other.url}", str(table), subscribe=("more",)))
+    assert summary.records == 1 and DeltaTable(table).to_pyarrow_table().num_rows == 11
+    assert list((table / "_mrecordlog" / "drain").glob("*.json"))
+
+
+def test_a_table_goes_back_into_a_log(table: Path, new_service: NewService, tmp_path: Path) -> None:
+    """At its positions, once, however often; queues that are ahead stay as they are."""
+    service = new_service()
+    for _ in range(2):
+        run_recipe("groupby", tmp_path, service.url)
+        assert service.records() == {"orders": [(at, b"%d" % at) for at in range(10)]}

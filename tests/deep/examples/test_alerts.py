@@ -14,12 +14,12 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from mrecordlog_async.spark.checkpoints.batches import SparkBatches
-from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
-from mrecordlog_async.spark.drain.metrics import DrainMetrics, Lag
-from mrecordlog_async.spark.drain.progress import DrainProgress
-from mrecordlog_async.spark.services.fleet import Fleet
-from mrecordlog_async.spark.settings.options import Options
+from mrecordlog_async.servers.names import Endpoint
+from mrecordlog_async.spark.drain_loop import DrainTotals
+from mrecordlog_async.spark.drain_metrics import DrainLag, render
+from mrecordlog_async.spark.log_server import LogServer
+from mrecordlog_async.spark.planning import everything
+from mrecordlog_async.spark.state import DrainState
 from tests.deep.prometheus import configuration, needs_promtool
 from tests.served import Served
 
@@ -53,24 +53,23 @@ def queries() -> list[str]:
     return [rule["expr"] for rule in rules()] + filled
 
 
-def drain_metrics(url: str, checkpoint: Path) -> str:
+def drain_metrics(url: str) -> str:
     """Return the metrics of a drain that has not stored anything yet."""
-    lake, fleet = LocalLake(str(checkpoint)), Fleet(Options.parse({"servers": f"a={url}"}))
+    lag = DrainLag(lambda: [Endpoint(url, name="a")], lambda each: LogServer(each.name, each), DrainState, everything)
     try:
-        return DrainMetrics(DrainProgress(last_commit=0.0), Lag(SparkBatches(lake), fleet)).render().decode()
+        return render(DrainTotals(last_commit=0.0), lag.measure()).decode()
     finally:
-        fleet.close()
-        lake.close()
+        lag.close()
 
 
-async def test_every_query_selects_series_that_service_and_drain_have(served: Served, tmp_path: Path) -> None:
+async def test_every_query_selects_series_that_service_and_drain_have(served: Served) -> None:
     """A renamed metric, label or reason breaks this before it silences an alert."""
     await served.log.append_record("q", None, b"a")
     async with served.log.consumer("q", "billing") as consumer:
         await consumer.acknowledge(0)
     await served.call("GET", "/v1/queues/absent")
     text = (await served.call("GET", "/metrics")).body.decode()
-    text += await asyncio.to_thread(drain_metrics, served.url, tmp_path)
+    text += await asyncio.to_thread(drain_metrics, served.url)
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     labels: dict[str, dict[str, set[str]]] = {"up": {}}
     for sample in samples:

@@ -104,15 +104,14 @@ def test_systemd_takes_the_unit_of_the_drain() -> None:
     assert "Unknown" not in done.stderr and "Invalid" not in done.stderr
 
 
-def test_the_unit_of_the_drain_has_options_of_the_command_and_its_checkpoint_in_its_directory() -> None:
-    """The checkpoint is where systemd lets it write; it is not restarted if its settings are wrong."""
+def test_the_unit_of_the_drain_has_options_of_the_command_and_keeps_nothing() -> None:
+    """The table says how far it is; it is not restarted if its settings are wrong."""
     unit = (DEPLOY / "mrecordlog-drain.service").read_text()
     command = re.search(r"^ExecStart=\S+/mrecordlog (.*)$", unit, re.MULTILINE)
     assert command is not None
     given = build_parser().parse_args(command[1].split())
-    assert given.every_seconds == 10.0
-    state = re.search(r"^StateDirectory=(.*)$", unit, re.MULTILINE)
-    assert state is not None and given.checkpoint.startswith(f"/var/lib/{state[1]}/")
+    assert given.every_seconds == 10.0 and given.metrics == "9108"
+    assert "StateDirectory" not in unit
     assert f"\nRestartPreventExitStatus={USAGE}\n" in unit
 
 
@@ -269,7 +268,7 @@ def test_several_services_differ_from_a_single_one_in_what_several_need() -> Non
 
 
 def test_the_drain_of_several_services_is_never_run_twice_and_reads_every_pod() -> None:
-    """Its options are those of the command, its servers the pods of the StatefulSet, its checkpoint is on a volume."""
+    """Its options are those of the command, its servers the pods of the StatefulSet; it has no volume that is kept."""
     services, drain = (
         document("kubernetes-several.yaml", "StatefulSet"),
         document("kubernetes-several.yaml", "Deployment"),
@@ -282,12 +281,7 @@ def test_the_drain_of_several_services_is_never_run_twice_and_reads_every_pod() 
     assert given.servers == [f"{one}=http://{one}.{services['spec']['serviceName']}:{port}" for one in pods]
     assert given.consumer is not None
     assert (drain["spec"]["replicas"], drain["spec"]["strategy"]) == (1, {"type": "Recreate"})
-    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
-    (volume,) = (one for one in spec["volumes"] if given.checkpoint.startswith(f"/{one['name']}/"))
-    assert mounts["/checkpoint"] == volume["name"]
-    claim = document("kubernetes-several.yaml", "PersistentVolumeClaim")
-    assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
-    assert claim["spec"]["accessModes"] == ["ReadWriteOncePod"]
+    assert not any("persistentVolumeClaim" in volume for volume in spec["volumes"])
 
 
 # systemd.

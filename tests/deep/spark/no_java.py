@@ -11,10 +11,9 @@ import shutil
 import signal
 import sys
 
-from mrecordlog_async.spark.drain.command import Stop
-from mrecordlog_async.spark.drain.job import run_drain
+from mrecordlog_async.spark.drain_call import DrainOptions, DrainProgress, drain
+from mrecordlog_async.spark.drain_command import Stop
 from mrecordlog_async.spark.session import spark_session
-from mrecordlog_async.spark.settings.drain_job import DrainJob
 
 
 def main(url: str, place: str) -> None:
@@ -23,8 +22,13 @@ def main(url: str, place: str) -> None:
     session = spark_session("no java", master="local[2]", settings={"spark.ui.enabled": "false"})
     read = session.read.format("mrecordlog").option("servers", url).load().count()
     stop.install()
-    job = DrainJob(url, f"{place}/out", f"{place}/checkpoint", every_seconds=0.2)
-    summary = run_drain(session, job, lambda line: os.killpg(0, signal.SIGINT) if "100 rec" in line else None, stop)
+
+    def interrupt(progress: DrainProgress) -> None:
+        assert progress.records == 100
+        os.killpg(0, signal.SIGINT)
+
+    options = DrainOptions(url, f"{place}/out", every_seconds=0.2)
+    summary = drain(options, session, progress=interrupt, stopped=stop, pause=stop.pause)
     session.stop()
     found = {"java": os.environ["JAVA_HOME"], "read": read, "drained": summary.records, "left": summary.left}
     print(json.dumps(found))

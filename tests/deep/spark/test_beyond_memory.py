@@ -14,10 +14,10 @@ from deltalake import DeltaTable
 
 from mrecordlog_async import Limits, QueueOptions
 from mrecordlog_async.model import TICK_NS, time_of_tick
-from mrecordlog_async.spark.drain.command import JobFailedError, failures_as_sentences
-from mrecordlog_async.spark.drain.job import run_drain
+from mrecordlog_async.spark.drain_call import DrainOptions, drain
+from mrecordlog_async.spark.losses import UnreadLossError
+from mrecordlog_async.spark.output import BatchFailedError
 from mrecordlog_async.spark.services.connection import ServiceRefusedError
-from mrecordlog_async.spark.settings.drain_job import DrainJob
 from mrecordlog_async.spark.settings.options import Options
 from mrecordlog_async.spark.source.reader import LogReader
 from mrecordlog_async.support.clock import Clock
@@ -172,10 +172,8 @@ def test_a_drain_empties_the_log(
     found = []
     for number, service in enumerate(twins):
         output = str(tmp_path / str(number) / "table")
-        checkpoint = str(tmp_path / str(number) / "checkpoint")
-        options = {"maxRecordsPerTrigger": "5000"}
-        job = DrainJob(f"default={service.url}", output, checkpoint, options=options, consumer=consumer)
-        outcome = run_drain(spark, job)
+        options = DrainOptions(f"default={service.url}", output, max_records=5_000, consumer=consumer)
+        outcome = drain(options, spark)
         assert (outcome.records, outcome.left) == (len(QUEUES) * RECORDS, {"default": 0})
         table = DeltaTable(output).to_pyarrow_table(columns=["queue", "position", "payload", "timestamp"])
         found.append(sorted(tuple(row.values()) for row in table.to_pylist()))
@@ -215,17 +213,14 @@ def test_a_drain_says_what_is_damaged_and_goes_on_past_it(spark: SparkSession, t
     """Nothing is released meanwhile. Past the damage it needs the word that records may be lost."""
     service, output = twins.small, str(tmp_path / "table")
     damage_segment(service.directory, 0)
-    job = DrainJob(f"default={service.url}", output, str(tmp_path / "checkpoint"))
-    with (
-        pytest.raises(JobFailedError, match=r"is damaged; `mrecordlog verify` lists .*truncate the queue past it"),
-        failures_as_sentences(),
-    ):
-        run_drain(spark, job)
+    options = DrainOptions(f"default={service.url}", output)
+    with pytest.raises(BatchFailedError, match=r"is damaged; `mrecordlog verify` lists .*truncate the queue past it"):
+        drain(options, spark)
     assert service.positions("a") == (0, RECORDS)
     for queue in QUEUES:
         service.truncate(queue, 1_500)
-    with pytest.raises(JobFailedError, match="allow-data-loss"), failures_as_sentences():
-        run_drain(spark, job)
-    assert run_drain(spark, replace(job, options={"failOnDataLoss": "false"})).left == {"default": 0}
+    with pytest.raises(UnreadLossError, match="allow-data-loss"):
+        drain(options, spark)
+    assert drain(replace(options, allow_data_loss=True), spark).left == {"default": 0}
     table = DeltaTable(output).to_pyarrow_table(columns=["queue", "position"])
     assert sorted(row["position"] for row in table.to_pylist() if row["queue"] == "a") == [*range(1_501, RECORDS)]

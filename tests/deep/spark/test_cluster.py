@@ -80,8 +80,8 @@ def submit_drain(cluster: Cluster, place: Path, a: str, b: str) -> list[str]:
         "--server",
         f"b={b}",
     ]
-    command += ["--output", str(place / "out"), "--checkpoint", str(place / "checkpoint")]
-    return [*command, "--max-records-per-trigger", str(2 * RECORDS)]
+    command += ["--output", str(place / "out")]
+    return [*command, "--max-records", str(2 * RECORDS)]
 
 
 def fill(url: str) -> None:

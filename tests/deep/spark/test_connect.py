@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.spark.draining import expected, table_rows
 from tests.spark.services import ThreadedService, numbered
 
 if TYPE_CHECKING:
@@ -51,3 +52,19 @@ def test_a_client_reads_writes_and_streams(service: ThreadedService, remote: str
     done = subprocess.run([sys.executable, "-c", CLIENT, *arguments], capture_output=True, text=True, timeout=290)
     assert done.stdout.split() == ["10", "11"], done.stderr
     assert service.records() == {"a": [], "b": []}
+
+
+def test_a_drain_gives_its_tasks_to_a_server(service: ThreadedService, remote: str, tmp_path: Path) -> None:
+    """With `--master sc://…`: the client has no Java, paths must be shared, and a server that is gone is a sentence."""
+    service.append("a", numbered("a", 0, 100))
+    drain = [sys.executable, "-m", "mrecordlog_async", "drain", "--server", service.url, "--master", remote]
+    drain += ["--output", str(tmp_path / "table")]
+    refused = subprocess.run(drain, capture_output=True, text=True, timeout=290)
+    assert refused.returncode == 2 and "add --shared-paths" in refused.stderr
+    done = subprocess.run([*drain, "--shared-paths"], capture_output=True, text=True, timeout=290)
+    assert done.returncode == 0, done.stderr
+    assert table_rows(tmp_path / "table") == expected(a=100)
+    gone = [word if word != remote else "sc://127.0.0.1:9" for word in drain]
+    ended = subprocess.run([*gone, "--shared-paths"], capture_output=True, text=True, timeout=290)
+    assert ended.returncode == 1 and "Spark does not respond any more" in ended.stderr.splitlines()[-1]
+    assert "Traceback" not in ended.stderr

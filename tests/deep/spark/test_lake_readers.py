@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
-import time
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from uuid import uuid4
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import Schema, write_deltalake
+from deltalake import DeltaTable, write_deltalake
+from msgspec.structs import replace
 
-from mrecordlog_async.cli.main import main
 from mrecordlog_async.model import POSITION_MAX
-from mrecordlog_async.spark.delta import parts
-from mrecordlog_async.spark.delta.parts import Layout, directory_of, write_files
-from mrecordlog_async.spark.delta.place import TablePlace
-from mrecordlog_async.spark.delta.sink import DeltaSink
-from mrecordlog_async.spark.delta.table import DrainTable, NewBatch, create_table
-from mrecordlog_async.spark.delta.upkeep import Replaced, optimize
-from mrecordlog_async.spark.delta.vacuum import vacuum
+from mrecordlog_async.spark import parquet_writer
+from mrecordlog_async.spark.delta_output import DeltaOutput
+from mrecordlog_async.spark.parquet_writer import directory_of
 from mrecordlog_async.spark.rows.blocks import READ_SCHEMA
+from mrecordlog_async.spark.table_files import TableFiles
 from tests.deep.cases import step
+from tests.docs.blocks import ROOT, blocks
 from tests.spark.lake_readers import OPERATORS, Filter, Readers
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, SparkSession
-
-QUERY = "7a9c2f1e-0000-4000-8000-000000000001"
+RECIPES = ROOT / "docs" / "recipes.md"
 LAYOUTS: list[tuple[str, ...]] = [(), ("queue",), ("server",), ("server", "queue")]
 TWO_LAYOUTS = [
     (),
@@ -121,13 +113,15 @@ def rows_of(names: tuple[str, ...]) -> list[dict[str, Any]]:
     ]
 
 
-def written(place: TablePlace, partition_by: tuple[str, ...], rows: list[dict[str, Any]], batch: int = 0) -> None:
+def written(place: str, partition_by: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
     """Store *rows* as a batch of a drain, each in a separate file, because readers skip files."""
-    create_table(place, Schema.from_arrow(COLUMNS), partition_by, QUERY)
-    layout = Layout(partition_by)
+    output = DeltaOutput(TableFiles(place), COLUMNS, partition_by=partition_by, plain=False)
+    output.open()
+    state = output.load()
     batches = [pa.RecordBatch.from_pylist([each], COLUMNS) for each in rows]
-    files = [file for each in batches for file in write_files(place, layout, COLUMNS, [each])]
-    DrainTable(place).store(NewBatch(QUERY, batch, [], files), Schema.from_arrow(COLUMNS), partition_by)
+    files = [file for each in batches for file in output.writer.write([each])]
+    output.commit(files, replace(state, batch=state.batch + 1))
+    output.close()
 
 
 def filters(names: Sequence[str]) -> Iterator[Filter]:
@@ -160,81 +154,30 @@ def few(names: tuple[str, ...]) -> Iterator[Filter]:
 
 @pytest.mark.parametrize("partition_by", TWO_LAYOUTS, ids=",".join)
 def test_every_reader_finds_the_same_rows_with_filters(
-    partition_by: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
+    partition_by: tuple[str, ...], tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
-    """Filters find each row in every reader, whatever characters its names have, even after the table's upkeep.
+    """Filters find each row in every reader, whatever characters its names have, even after delta-rs' own upkeep.
 
     All rows are in the table; half of the names are looked for.
     """
-    place, rows = TablePlace(str(tmp_path / "lake")), rows_of(NAMES)
+    place, rows = str(tmp_path / "lake"), rows_of(NAMES)
     written(place, partition_by, rows)
-    compared(Readers(place.uri), rows, filters(NAMES[:: step(pytestconfig)]))
+    compared(Readers(place), rows, filters(NAMES[:: step(pytestconfig)]))
 
-    left = left_by_a_task(Path(place.uri))
-    with monkeypatch.context() as patch:
-        before = time.time() - 30 * 24 * 3_600
-        patch.setattr(time, "time", lambda: before)
-        optimized = optimize(place)
-    assert optimized.removed > optimized.added > 0
-    compared(Readers(place.uri), rows, few(NAMES))
-
-    assert optimize(place, rewrite=True) == Replaced()  # nothing of this version has to be rewritten
-    for path in Path(place.uri).rglob("*.parquet"):
-        os.utime(path, (0, 0))
-    assert len(vacuum(place)) == len(left) + optimized.removed
-    assert not any(path.exists() for path in left)
-    compared(Readers(place.uri), rows, few(NAMES))
-
-
-@pytest.mark.parametrize("partition_by", TWO_LAYOUTS, ids=",".join)
-def test_spark_finds_the_same_rows(spark: SparkSession, partition_by: tuple[str, ...], tmp_path: Path) -> None:
-    """The same where Spark reads the table without a jar: with fewer names, because each file is a task."""
-    names = ("007", "7", "a%2Fb", "null", "\U00020bb7", *OUTSIDE)
-    place, rows = TablePlace(str(tmp_path / "lake")), rows_of(names)
-    written(place, partition_by, rows)
-    spark.dataSource.register(DeltaSink)
-    frame, wanted = spark.read.format("mrecordlog-delta").load(place.uri), list(filters(names))
-    flags = [in_spark(each).alias(str(number)) for number, each in enumerate(wanted)]
-    held = {bytes(row[0]): list(row[1:]) for row in frame.select("payload", *flags).collect()}
-    assert held == {row["payload"]: [each.in_sql(row) for each in wanted] for row in rows}
-    found = frame.where(in_spark(wanted[0])).collect()
-    assert sorted(bytes(row.payload) for row in found) == sorted(row["payload"] for row in rows if wanted[0].holds(row))
-
-
-def in_spark(wanted: Filter) -> Column:
-    """Return the condition as an expression of Spark."""
-    from pyspark.sql.functions import col, lit, timestamp_micros, unhex
-
-    match wanted.value:
-        case None:
-            return col(wanted.column).isNull()
-        case datetime():
-            value = timestamp_micros(lit(wanted.microseconds))
-        case bytes():
-            value = unhex(lit(wanted.value.hex()))
-        case _:
-            value = lit(wanted.value)
-    condition: Column = wanted.applied(col(wanted.column), value)
-    return condition
-
-
-def left_by_a_task(table: Path) -> list[Path]:
-    """Create a file next to those of each partition, which no version names."""
-    left = [directory / f"part-{uuid4()}.parquet" for directory in {path.parent for path in table.rglob("*.parquet")}]
-    for path in left:
-        path.touch()
-    return left
+    done = DeltaTable(place).optimize.compact()
+    assert done["numFilesRemoved"] > done["numFilesAdded"] > 0
+    compared(Readers(place), rows, few(NAMES))
+    removed = DeltaTable(place).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    assert len(removed) == done["numFilesRemoved"]
+    compared(Readers(place), rows, few(NAMES))
 
 
 @pytest.mark.parametrize("partition_by", LAYOUTS[1:], ids=",".join)
 def test_a_name_that_no_directory_can_have_is_found(partition_by: tuple[str, ...], tmp_path: Path) -> None:
     """Files of long names, and of the word for null, lie in the table's directory: polars reads them with pyarrow."""
-    place, rows = TablePlace(str(tmp_path / "lake")), rows_of(OUTSIDE)
+    place, rows = str(tmp_path / "lake"), rows_of(OUTSIDE)
     written(place, partition_by, rows)
-    readers = Readers(place.uri, hive=False)
-    compared(readers, rows, filters(OUTSIDE))
-    optimize(place)
-    compared(Readers(place.uri, hive=False), rows, few(OUTSIDE))
+    compared(Readers(place, hive=False), rows, filters(OUTSIDE))
 
 
 def test_the_directory_of_a_partition_is_that_of_delta_rs(tmp_path: Path) -> None:
@@ -249,25 +192,29 @@ def test_the_directory_of_a_partition_is_that_of_delta_rs(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("partition_by", TWO_LAYOUTS, ids=",".join)
 def test_a_table_of_0_2_0_is_read_after_a_rewrite(
-    partition_by: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    partition_by: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its statistics have escapes, and its files lie in the table's directory: `optimize --rewrite` renews both."""
-    place, rows, new = TablePlace(str(tmp_path / "lake")), rows_of(NAMES), rows_of(("\U00020bb7", "new"))
-    statistics = parts._statistics
+    """Its statistics have escapes, and its files lie in the table's directory: the recipe renews both."""
+    place, rows, new = str(tmp_path / "lake"), rows_of(NAMES), rows_of(("\U00020bb7", "new"))
+    statistics = parquet_writer.statistics_of
     with monkeypatch.context() as patch:
-        patch.setattr(parts, "directory_of", lambda values: "")
-        patch.setattr(parts, "_statistics", lambda seen: json.dumps(json.loads(statistics(seen))))
+        patch.setattr(parquet_writer, "directory_of", lambda values: "")
+        patch.setattr(
+            parquet_writer,
+            "statistics_of",
+            lambda footer, *, has_ends: json.dumps(json.loads(statistics(footer, has_ends=has_ends))),
+        )
         written(place, partition_by, rows)
     for each in new:
         each["payload"] += b" new"
-    written(place, partition_by, new, batch=1)
-
-    misread = [row for row in rows if any((ord(each) >> 16) % 2 == 0 < ord(each) >> 16 for each in names_of(row))]
-    assert main(["lake", "optimize", place.uri, "--rewrite", "--target-file-bytes", "1", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["removed"] == len(rows if partition_by else misread)
-    compared(Readers(place.uri), rows + new, few(NAMES))
-    assert optimize(place, 1, rewrite=True) == Replaced()
+    written(place, partition_by, new)
+    recipe("rewrite every file of a table", place)
+    compared(Readers(place), rows + new, few(NAMES))
+    written(place, partition_by, new[:1])
+    assert DeltaTable(place).to_pyarrow_table().num_rows == len(rows) + len(new) + 1
 
 
-def names_of(row: dict[str, Any]) -> str:
-    return f"{row['server']}{row['queue']}"
+def recipe(name: str, table: str) -> None:
+    """Run a recipe of the manual for *table*."""
+    (block,) = (each for each in blocks(RECIPES) if name in each.text)
+    exec(block.text.replace("./lake/events", table), {})

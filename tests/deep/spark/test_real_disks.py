@@ -1,4 +1,4 @@
-"""Power cuts of logs, checkpoint and table on a real disk. For more: `python -m tests.spark.real_disks --cuts 12`."""
+"""Power cuts of logs and table on a real disk. For more: `python -m tests.spark.real_disks --cuts 12`."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ def test_a_power_cut_on_a_real_file_system_loses_nothing_and_doubles_nothing() -
             pass
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"no image of ext4 can be mounted here: {error}")
-    outcome = real_disks.run_cuts("ext4", 1, 2, seed=1, module=real_disks.ENGINE, services="a")
+    outcome = real_disks.run_cuts("ext4", 1, 2, seed=1, services="a", with_spark=False)
     assert len(outcome.cuts) == 2 and outcome.records > 0 and outcome.batches > 2

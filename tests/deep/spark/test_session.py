@@ -20,7 +20,6 @@ from py4j.java_gateway import GatewayProperty  # type: ignore[import-untyped]
 from py4j.protocol import ERROR  # type: ignore[import-untyped]
 
 from mrecordlog_async.spark import session
-from mrecordlog_async.spark.drain.query import source_rows
 
 
 @pytest.mark.parametrize(
@@ -59,17 +58,6 @@ def test_the_web_page_of_spark_is_off_unless_asked_for(asked: bool, monkeypatch:
     monkeypatch.setattr(session, "_quiet", lambda session: None)
     session.job_session("drain", None)
     assert given.get("spark.ui.enabled") == (None if asked else "false")
-
-
-def test_a_batch_has_as_many_tasks_as_spark_has_cores() -> None:
-    """A drain passes Spark's number to the data source: the cores of the driver's machine say nothing on a cluster."""
-    passed: dict[str, str] = {}
-    reader: Any = SimpleNamespace(load=lambda: None)
-    reader.format = lambda name: reader
-    reader.options = lambda **options: passed.update(options) or reader
-    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=200), readStream=reader)
-    source_rows(spark, {"servers": "http://h:1"})
-    assert passed == {"parallelism": "200", "servers": "http://h:1"}
 
 
 @pytest.mark.parametrize(
@@ -141,7 +129,8 @@ def test_a_pyspark_without_data_sources_is_told_what_to_do_instead() -> None:
         "from mrecordlog_async.spark import session\ntry: session.spark_session()\n"
         "except ImportError as e: sys.exit(e)",
         "try: import mrecordlog_async.spark.source.source\nexcept ImportError as e: sys.exit(e)",
-        "import runpy; runpy.run_module('mrecordlog_async.spark', run_name='__main__')",
+        "import runpy; sys.argv[1:] = 'drain --server http://h --output o'.split()\n"
+        "runpy.run_module('mrecordlog_async.spark', run_name='__main__')",
     )
     for program in programs:
         ran = subprocess.run([sys.executable, "-c", hide + program], capture_output=True, text=True, check=False)
