@@ -368,7 +368,7 @@ class MultiRecordLog:
 
     def queue_options(self, queue: str) -> QueueOptions:
         """Return the options of *queue*. Whether it is sealed is in its summary."""
-        return options_of(self._lookup.find(queue).settings.options)
+        return options_of(self._lookup.find(queue).options)
 
     def queue_summary(self, queue: str) -> QueueSummary:
         """Return the positions and sizes of one queue."""

@@ -311,7 +311,7 @@ class ReadOnlyLog:
 
     def queue_options(self, queue: str) -> QueueOptions:
         """Return the options of *queue*. Whether it is sealed is in its summary."""
-        return options_of(self._lookup.find(queue).settings.options)
+        return options_of(self._lookup.find(queue).options)
 
     def consumers(self, queue: str) -> dict[str, ConsumerSummary]:
         """Return where the consumers of *queue* stand, by name in order; see `MultiRecordLog.consumers`."""

@@ -43,9 +43,9 @@ OPENINGS = 3
 
 def removal_age(queue: Queue | None) -> int | None:
     """Return the age in ticks from which records of *queue* may be removed, rounded up; None if it has none."""
-    if queue is None or not queue.settings.options.removed_from_ns():
+    if queue is None or not queue.options.removed_from_ns():
         return None
-    return -(-queue.settings.options.removed_from_ns() // TICK_NS)
+    return -(-queue.options.removed_from_ns() // TICK_NS)
 
 
 def concerns(doubt: ClockDoubt, tick: int, age: int) -> bool:

@@ -135,7 +135,7 @@ def _warn_of_other_options(engine: Engine, queues: Mapping[str, QueueOptions | N
 
 def _differs(engine: Engine, queue: str, options: QueueOptions) -> bool:
     """Return whether *queue* has other options. Both are compared as they are stored: a time is rounded there."""
-    return options_of(engine.lookup.find(queue).settings.options) != options_of(values_of(options))
+    return options_of(engine.lookup.find(queue).options) != options_of(values_of(options))
 
 
 async def _name_others(engine: Engine, queue: str, consumers: Mapping[str, Sequence[str]]) -> None:

@@ -1,10 +1,9 @@
 """The log records without payloads, byte by byte, with the checks when decoding.
 
 What such a record says of a queue, a consumer, a rule or an opening holds until another one says otherwise, so `table`
-repeats it in every segment. Those parts of the table are here, too, but for the values that are set for a queue as a
-whole: `settings` is the list of these, and of the log records that replace one. Any other new kind has its number and
-its class here, a member of `Setting`, and a case in `encode_control` and in `decode_control`; the type checker then
-names every other place that it concerns.
+repeats it in every segment. Those parts of the table are here, too, but for the options of a queue (`stored_options`).
+A new kind has its number and its class here, a member of `Setting`, and a case in `encode_control` and in
+`decode_control`; the type checker then names every other place that it concerns.
 """
 
 from __future__ import annotations
@@ -15,12 +14,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from mrecordlog_async.format.fields import KIND_AND_ID, FieldReader, RecordError, decode_name, unpack, unpack_whole
-from mrecordlog_async.format.settings import (
-    REPLACEMENT_KINDS,
-    Replacement,
-    decode_replacement,
-    encode_replacement,
-)
+from mrecordlog_async.format.stored_options import OPTIONS, SetOptions, decode_set_options, encode_set_options
 from mrecordlog_async.model import POSITION_MAX
 
 CREATE, DELETE, TRUNCATE = 2, 3, 5
@@ -111,7 +105,7 @@ class Opened(NamedTuple):
     first_batch: int
 
 
-QueueSetting = SetConsumer | ConsumerDelete | Replacement
+QueueSetting = SetConsumer | ConsumerDelete | SetOptions
 """The log records that set something of one queue."""
 
 Setting = QueueSetting | ConsumerRule | Opened
@@ -139,7 +133,7 @@ def encode_control(record: Control) -> bytes:
         case Opened():
             return _OPENED.pack(OPENED, *record)
         case _:
-            return encode_replacement(record)
+            return encode_set_options(record)
 
 
 def decode_control(kind: int, body: memoryview | bytes) -> Control:
@@ -160,8 +154,8 @@ def decode_control(kind: int, body: memoryview | bytes) -> Control:
         return SetConsumer(queue_id, decode_name(body[_CONSUMER.size :], "a consumer's name"), state)
     if kind == CONSUMER_DELETE:
         return ConsumerDelete(unpack(KIND_AND_ID, body)[1], decode_name(body[KIND_AND_ID.size :], "a consumer's name"))
-    if kind in REPLACEMENT_KINDS:
-        return decode_replacement(kind, body)
+    if kind == OPTIONS:
+        return decode_set_options(body)
     if kind == CONSUMER_RULE:
         return _decode_rule(body)
     if kind == OPENED:

@@ -1,4 +1,4 @@
-"""The options of a queue as bytes, the same in an OPTIONS record and in the table of a segment.
+"""What is set for a queue: one value, the same in memory, in an OPTIONS record and in the table of a segment.
 
     options = flags u8, most bytes u64, most records u64, highest age u64, then the optional parts that the flags name
 
@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import lru_cache
 from operator import attrgetter
 from typing import NamedTuple
 
-from mrecordlog_async.format.fields import FieldReader, RecordError
+from mrecordlog_async.format.fields import KIND_AND_ID, FieldReader, RecordError
+
+OPTIONS = 10
 
 KEEP_UNTIL_ACKNOWLEDGED, DROP_OLDEST, SEALED = 1, 2, 4
 """The flags of `StoredOptions`; those of optional parts follow."""
@@ -45,7 +48,29 @@ class StoredOptions(NamedTuple):
         return self.max_age_ns or self.keep_at_least_ns
 
 
-DEFAULT_OPTIONS = StoredOptions()
+PLAIN = StoredOptions()
+"""The options of a queue for which nothing is set. No other `shared` object is equal to it, so `is` decides."""
+
+SHARED_MAX = 1_024
+"""This many different options are shared by the queues that have them."""
+
+
+class SetOptions(NamedTuple):
+    """Replaces the options of a queue."""
+
+    id: int
+    options: StoredOptions
+
+
+def shared(options: StoredOptions) -> StoredOptions:
+    """Return the object that all queues with these options share; `PLAIN` itself if nothing is set."""
+    return PLAIN if options == PLAIN else _one_of(options)
+
+
+@lru_cache(SHARED_MAX)
+def _one_of(options: StoredOptions) -> StoredOptions:
+    return options
+
 
 _append_limits: Callable[[StoredOptions], tuple[int, ...]] = attrgetter(
     *(name for name in StoredOptions._fields[1:] if not name.endswith("_ns"))
@@ -83,3 +108,18 @@ def read_options(reader: FieldReader) -> StoredOptions:
                 raise RecordError(f"the options of a queue have a {name} that says nothing")
             values = values._replace(**{name: value})
     return values
+
+
+def encode_set_options(record: SetOptions) -> bytes:
+    """Encode an OPTIONS record."""
+    return KIND_AND_ID.pack(OPTIONS, record.id) + encode_options(record.options)
+
+
+def decode_set_options(body: memoryview | bytes) -> SetOptions:
+    """Decode an OPTIONS record; raise RecordError if its bytes do not match its kind."""
+    reader = FieldReader(body)
+    _, queue_id = reader.fields(KIND_AND_ID)
+    record = SetOptions(queue_id, read_options(reader))
+    if reader.left():
+        raise RecordError("a log record has the wrong length")
+    return record

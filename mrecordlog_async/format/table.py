@@ -25,7 +25,14 @@ from mrecordlog_async.format.controls import (
 )
 from mrecordlog_async.format.fields import FieldReader, RecordError
 from mrecordlog_async.format.frame import Buffer
-from mrecordlog_async.format.settings import PLAIN, SETTINGS_BYTES, SETTINGS_FLAGS, StoredSettings, read_settings
+from mrecordlog_async.format.stored_options import (
+    OPTIONS_BYTES_MAX,
+    PLAIN,
+    StoredOptions,
+    encode_options,
+    read_options,
+    shared,
+)
 from mrecordlog_async.model import POSITION_MAX
 
 TABLE = 1
@@ -36,11 +43,11 @@ _BEGAN = struct.Struct("<Q")
 _LAST_APPEND = struct.Struct("<QI")
 _OPENING = struct.Struct("<QQ")
 
-_ENTRY_BYTES_MAX = _ENTRY.size + _BEGAN.size + _LAST_APPEND.size + SETTINGS_BYTES + CONSUMERS_HEAD_BYTES
-"""Of an entry without its name, its consumers and `StoredSettings.more_bytes`."""
+_ENTRY_BYTES_MAX = _ENTRY.size + _BEGAN.size + _LAST_APPEND.size + OPTIONS_BYTES_MAX + CONSUMERS_HEAD_BYTES
+"""Of an entry without its name and its consumers. Every queue has room for options, so that setting them needs none."""
 
-_HAS_BEGAN, _HAS_LAST_APPEND, _HAS_CONSUMERS = 1, 2, 8
-_FLAGS = _HAS_BEGAN | _HAS_LAST_APPEND | _HAS_CONSUMERS | SETTINGS_FLAGS
+_HAS_BEGAN, _HAS_LAST_APPEND, _HAS_OPTIONS, _HAS_CONSUMERS = 1, 2, 4, 8
+_FLAGS = _HAS_BEGAN | _HAS_LAST_APPEND | _HAS_OPTIONS | _HAS_CONSUMERS
 
 TABLE_HEADER_BYTES = _HEADER.size
 OPENINGS_MAX = 1_024
@@ -75,7 +82,7 @@ class TableEntry(NamedTuple):
     next_position: int
     began: int = 0
     last_append: LastAppendDigest | None = None
-    settings: StoredSettings = PLAIN
+    options: StoredOptions = PLAIN
     consumers: tuple[TableConsumer, ...] = NO_CONSUMERS
 
 
@@ -115,15 +122,14 @@ def join_table(
 
 
 def encode_entry(entry: TableEntry) -> bytes:
-    """Encode a queue of the table. `compiled` does so too, for queues without settings and consumers."""
-    queue_id, name, first_position, next_position, began, last_append, settings, consumers = entry
+    """Encode a queue of the table. `compiled` does so too, for queues without options and consumers."""
+    queue_id, name, first_position, next_position, began, last_append, options, consumers = entry
     encoded = name.encode()
     flags = _HAS_BEGAN if began else 0
     if last_append is not None:
         flags |= _HAS_LAST_APPEND
-    if settings is not PLAIN:
-        settings_flags, settings_bytes = settings.encoded()
-        flags |= settings_flags
+    if options is not PLAIN:
+        flags |= _HAS_OPTIONS
     if consumers:
         flags |= _HAS_CONSUMERS
     parts = [_ENTRY.pack(queue_id, first_position, next_position, flags, len(encoded)), encoded]
@@ -131,18 +137,15 @@ def encode_entry(entry: TableEntry) -> bytes:
         parts.append(_BEGAN.pack(began))
     if last_append is not None:
         parts.append(_LAST_APPEND.pack(*last_append))
-    if settings is not PLAIN:
-        parts.append(settings_bytes)
+    if options is not PLAIN:
+        parts.append(encode_options(options))
     if consumers:
         parts += encode_consumers(consumers)
     return b"".join(parts)
 
 
 def entry_bytes(name: str) -> int:
-    """Return the number of bytes that a queue of this name takes in the table at most.
-
-    Its consumers aside, and `StoredSettings.more_bytes`.
-    """
+    """Return the number of bytes that a queue of this name takes in the table at most, its consumers aside."""
     return _ENTRY_BYTES_MAX + len(name.encode())
 
 
@@ -182,13 +185,20 @@ def _decode_entry(reader: FieldReader) -> TableEntry:
         return TableEntry(queue_id, name, first_position, next_position)
     began = reader.fields(_BEGAN)[0] if flags & _HAS_BEGAN else 0
     last_append = LastAppendDigest(*reader.fields(_LAST_APPEND)) if flags & _HAS_LAST_APPEND else None
-    settings = read_settings(reader, flags, name)
+    options = _read_options(reader, name) if flags & _HAS_OPTIONS else PLAIN
     consumers = tuple(read_consumers(reader, next_position)) if flags & _HAS_CONSUMERS else NO_CONSUMERS
     if began > first_position or bool(flags & _HAS_BEGAN) != bool(began):
         raise RecordError(f"queue {name!r} cannot have begun at position {began}")
     if last_append is not None and last_append.first_position >= next_position:
         raise RecordError(f"queue {name!r} cannot end with an append at position {last_append.first_position}")
-    return TableEntry(queue_id, name, first_position, next_position, began, last_append, settings, consumers)
+    return TableEntry(queue_id, name, first_position, next_position, began, last_append, options, consumers)
+
+
+def _read_options(reader: FieldReader, name: str) -> StoredOptions:
+    options = read_options(reader)
+    if options == PLAIN:
+        raise RecordError(f"the table holds options of queue {name!r} that say nothing")
+    return shared(options)
 
 
 def _check_order(table: Table) -> None:

@@ -13,8 +13,7 @@ from mrecordlog_async.format.controls import (
     SetConsumer,
     Truncate,
 )
-from mrecordlog_async.format.settings import SetOptions, StoredSettings
-from mrecordlog_async.format.stored_options import SEALED
+from mrecordlog_async.format.stored_options import SEALED, SetOptions, StoredOptions
 from mrecordlog_async.memory.settings import options_of, owner_text
 from mrecordlog_async.options import QueueOptions
 
@@ -36,11 +35,9 @@ class QueueSettings:
     owners: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, stored: StoredSettings, consumers: Iterable[tuple[str, ConsumerState]]) -> QueueSettings:
+    def of(cls, stored: StoredOptions, consumers: Iterable[tuple[str, ConsumerState]]) -> QueueSettings:
         """Return the settings that a state of queues or a table has."""
-        settings = cls()
-        for record in stored.replacements(0):
-            settings.apply(record)
+        settings = cls(options_of(stored), bool(stored.flags & SEALED))
         for name, state in sorted(consumers):
             settings.set_consumer(name, state)
         return settings

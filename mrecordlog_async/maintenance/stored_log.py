@@ -105,7 +105,7 @@ class StoredLog:
     def settings(self, queue: str) -> QueueSettings:
         """Return options, seal and consumers of *queue*; raise QueueNotFoundError if there is none."""
         found = self._queue(queue)
-        return QueueSettings.of(found.settings, found.consumer_states())
+        return QueueSettings.of(found.options, found.consumer_states())
 
     def consumer_rules(self) -> list[tuple[str, str]]:
         """Return the rules that give new queues a consumer, as (pattern, consumer), in order."""

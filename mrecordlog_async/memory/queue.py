@@ -17,8 +17,7 @@ from struct import Struct
 from mrecordlog_async.errors import RecordsOnDiskError
 from mrecordlog_async.format.controls import ConsumerState, TableConsumer
 from mrecordlog_async.format.gathered import GatheredIndex
-from mrecordlog_async.format.settings import PLAIN
-from mrecordlog_async.format.stored_options import SEALED
+from mrecordlog_async.format.stored_options import PLAIN, SEALED
 from mrecordlog_async.format.table import LastAppendDigest, TableEntry
 from mrecordlog_async.memory.consumers import NO_CONSUMERS, Consumers
 from mrecordlog_async.memory.gapped import HeldRun
@@ -145,7 +144,7 @@ class Queue:
         "name",
         "newest_segment",
         "next_position",
-        "settings",
+        "options",
         "store",
         "tick",
         "ticks",
@@ -167,7 +166,7 @@ class Queue:
         self.ticks: TimeIndex | None = None  # of the records, once two of them have different ones
         self._older_segments = NO_SEGMENTS  # packed as `_OLDER`, which the cycle collector need not visit
         self.newest_segment: int | None = None  # with records up to next_position
-        self.settings = PLAIN
+        self.options = PLAIN
         self.consumers = NO_CONSUMERS
 
     def load(self, entry: TableEntry) -> None:
@@ -176,7 +175,7 @@ class Queue:
         if entry.last_append is not None:
             self.last_first, self.last_checksum = entry.last_append
             self.last_checksum_of = self.last_first
-        self.settings = entry.settings
+        self.options = entry.options
         for name, state in entry.consumers:
             self.set_consumer(name, state)
 
@@ -196,7 +195,7 @@ class Queue:
                 self.next_position,
                 self.began,
                 tuple.__new__(LastAppendDigest, (first, self.last_checksum)) if first >= 0 else None,
-                self.settings,
+                self.options,
                 tuple(map(TableConsumer._make, sorted(self.consumer_states()))) if has_consumers else (),
             ),
         )
@@ -587,7 +586,7 @@ class Queue:
 
     def is_sealed(self) -> bool:
         """Return whether the queue accepts no more records."""
-        return bool(self.settings.options.flags & SEALED)
+        return bool(self.options.flags & SEALED)
 
     # Segments.
 

@@ -25,7 +25,7 @@ from mrecordlog_async.format.controls import (
 )
 from mrecordlog_async.format.frame import Buffer
 from mrecordlog_async.format.record import Append, LogRecord, Many
-from mrecordlog_async.format.settings import PLAIN, Replacement, StoredSettings
+from mrecordlog_async.format.stored_options import PLAIN, SetOptions, StoredOptions, shared
 from mrecordlog_async.format.table import (
     ENTRIES_PER_PIECE,
     OPENING_BYTES,
@@ -99,8 +99,8 @@ class Queues:
             queue.load(entry)
             self._add(queue)
             self._charge_consumers([consumer.name for consumer in entry.consumers], 1)
-            if entry.settings is not PLAIN:
-                self._count_settings(queue, PLAIN, entry.settings)
+            if entry.options is not PLAIN:
+                self._count_options(queue, PLAIN, entry.options)
         for rule in table.rules:
             self._add_rule(rule)
         for opening in table.openings:
@@ -277,7 +277,7 @@ class Queues:
             case Opened():
                 self._add_opening(record)
             case _:
-                self._replace(record)
+                self._set_options(record)
 
     def _set_consumer(self, record: SetConsumer) -> None:
         queue = self._known(record.id)
@@ -288,25 +288,22 @@ class Queues:
         # Epochs come from the counter of queue ids, so that none is used twice.
         self.next_queue_id = max(self.next_queue_id, record.state.epoch + 1)
 
-    def _replace(self, record: Replacement) -> None:
+    def _set_options(self, record: SetOptions) -> None:
         queue = self._known(record.id)
-        before, queue.settings = queue.settings, queue.settings.replaced(record)
-        self._count_settings(queue, before, queue.settings)
+        before, queue.options = queue.options, shared(record.options)
+        self._count_options(queue, before, queue.options)
 
-    def _count_settings(self, queue: Queue, before: StoredSettings, after: StoredSettings) -> None:
-        """Have the sums and sets of queues say *after* of a queue of which they say *before*."""
-        more = after.more_bytes() - before.more_bytes()
-        self.table_bytes += more
-        self._charge(more)
-        if after.options.limits_appends():
+    def _count_options(self, queue: Queue, before: StoredOptions, after: StoredOptions) -> None:
+        """Have the sets of queues say *after* of a queue of which they say *before*."""
+        if after.limits_appends():
             self.limited.add(queue.name)
         else:
             self.limited.discard(queue.name)
-        if after.options == before.options:
+        if after == before:
             return
-        if after.options.removed_from_ns():
+        if after.removed_from_ns():
             self.newly_aging.add(queue.id)
-        elif before.options.removed_from_ns():
+        elif before.removed_from_ns():
             self.newly_aging.discard(queue.id)
             if self.stopped_aging is not None:
                 self.stopped_aging.append(queue.id)
@@ -342,8 +339,8 @@ class Queues:
         self._charge(-QUEUE_OVERHEAD_BYTES - memory_of_name(queue.name))
         self.table_bytes -= entry_bytes(queue.name)
         self._charge_consumers(queue.consumers, -1)
-        if queue.settings is not PLAIN:
-            self._count_settings(queue, queue.settings, PLAIN)
+        if queue.options is not PLAIN:
+            self._count_options(queue, queue.options, PLAIN)
         del self._by_id[queue.id]
         del self._by_name[queue.name]
         self.deleted[queue.id] = queue.next_position

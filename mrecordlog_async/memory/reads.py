@@ -7,7 +7,7 @@ from datetime import datetime
 
 from mrecordlog_async.batches import check_bounds, check_limit
 from mrecordlog_async.errors import LogClosedError, QueueNotFoundError
-from mrecordlog_async.format.settings import PLAIN
+from mrecordlog_async.format.stored_options import PLAIN
 from mrecordlog_async.memory.cutting import first_records
 from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.queue import Queue
@@ -104,7 +104,7 @@ def fingerprint(queue: Queue) -> int:
     Both positions only rise while the queue lives, so their sum rises with each of them; whatever else a summary has
     changes with them, but for the seal. After the queue is recreated its id is another one.
     """
-    sealed = queue.settings is not PLAIN and queue.is_sealed()
+    sealed = queue.options is not PLAIN and queue.is_sealed()
     return queue.id << 66 | (queue.first_position + queue.next_position) << 1 | sealed
 
 

@@ -24,8 +24,7 @@ from mrecordlog_async.engine.intake.controls import (
 from mrecordlog_async.engine.planning.plan import plan
 from mrecordlog_async.format.controls import NO_OWNER, ConsumerRule, ConsumerState, Create, SetConsumer
 from mrecordlog_async.format.record import Append
-from mrecordlog_async.format.settings import SetOptions
-from mrecordlog_async.format.stored_options import DROP_OLDEST, StoredOptions
+from mrecordlog_async.format.stored_options import DROP_OLDEST, SetOptions, StoredOptions
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.settings import consumer_summaries
 from mrecordlog_async.model import Run

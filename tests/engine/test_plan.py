@@ -20,8 +20,7 @@ from mrecordlog_async.engine.planning.plan import RUN_RECORDS_MIN, plan
 from mrecordlog_async.errors import LogFullError, PositionInPastError, QueueNameError, QueueNotFoundError
 from mrecordlog_async.format.controls import Create, Delete, Truncate
 from mrecordlog_async.format.record import Append
-from mrecordlog_async.format.settings import SetOptions
-from mrecordlog_async.format.stored_options import DROP_OLDEST, StoredOptions
+from mrecordlog_async.format.stored_options import DROP_OLDEST, SetOptions, StoredOptions
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.model import POSITION_MAX, Run
 from mrecordlog_async.options import Limits

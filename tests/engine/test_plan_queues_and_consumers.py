@@ -113,7 +113,7 @@ def setting_command(kind: str, queue: Any, *rest: Any) -> Command | None:
 def everything(queues: Queues) -> object:
     """Return all that the queues hold, without the digests of last appends, which a group of records changes."""
     table = queues.table()
-    entries = [(entry.name, entry.settings, entry.consumers) for entry in table.entries]
+    entries = [(entry.name, entry.options, entry.consumers) for entry in table.entries]
     return contents(queues), table.next_queue_id, entries, table.rules, queues.consumer_count, queues.table_bytes
 
 

@@ -11,7 +11,6 @@ import pytest
 
 import mrecordlog_async.engine.readers.tail as tailing
 from mrecordlog_async import Batch, LogFailedError, MultiRecordLog, QueueNotFoundError
-from mrecordlog_async.format.settings import PLAIN, SetOptions
 from mrecordlog_async.format.stored_options import SEALED, StoredOptions
 from mrecordlog_async.memory.store import SEAL_RECORDS, SEAL_SPREAD
 from mrecordlog_async.model import POSITION_MAX
@@ -185,7 +184,7 @@ async def test_a_tail_of_a_sealed_queue_ends_after_its_last_record(log: MultiRec
     await log.append_records("q", None, [b"0", b"1"])
     queue = log._engine.queues.get("q")
     assert queue is not None
-    queue.settings = PLAIN.replaced(SetOptions(queue.id, StoredOptions(SEALED)))
+    queue.options = StoredOptions(SEALED)
     tail = log.tail("q")
     if by_batch:
         assert positions(await tail.batch(max_wait=None)) == [0, 1]

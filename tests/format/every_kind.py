@@ -1,9 +1,6 @@
-"""Log records of every kind, and settings with every value, for tests that try all: a new one is written here once."""
+"""Log records of every kind, and options with every value, for tests that try all: a new one is written here once."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import Any, get_args
 
 import hypothesis.strategies as st
 
@@ -18,11 +15,8 @@ from mrecordlog_async.format.controls import (
     Truncate,
 )
 from mrecordlog_async.format.record import Append, LogRecord, Many
-from mrecordlog_async.format.settings import PLAIN, Replacement, SetOptions, StoredSettings
-from mrecordlog_async.format.stored_options import KEEP_UNTIL_ACKNOWLEDGED, StoredOptions
+from mrecordlog_async.format.stored_options import KEEP_UNTIL_ACKNOWLEDGED, SetOptions, StoredOptions, shared
 from mrecordlog_async.model import POSITION_MAX, Run
-
-REPLACEMENTS: tuple[type[Replacement], ...] = get_args(Replacement) or (Replacement,)
 
 ids = st.integers(0, 2**63)
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=50)
@@ -56,28 +50,8 @@ RECORDS: dict[type[LogRecord], st.SearchStrategy[LogRecord]] = {
 
 records = st.one_of(*RECORDS.values())
 
-replacements: st.SearchStrategy[Replacement] = st.one_of(*(RECORDS[kind] for kind in REPLACEMENTS))
-
-
-@st.composite
-def settings(draw: st.DrawFn) -> StoredSettings:
-    """Make settings with any of the values."""
-    found = PLAIN
-    for record in draw(st.lists(replacements, max_size=len(REPLACEMENTS))):
-        found = found.replaced(record)
-    return found
-
-
-EVERY_VALUE = StoredSettings(options=StoredOptions(KEEP_UNTIL_ACKNOWLEDGED, 5, 6, keep_at_least_ns=8))
-"""Settings of a queue with each value set."""
-
-
-def resets(queue_id: int) -> Iterator[Replacement]:
-    """Yield the log records that make a queue with `EVERY_VALUE` a plain one again."""
-    value: Any
-    for record, value in zip(EVERY_VALUE.replacements(queue_id), PLAIN, strict=True):
-        yield type(record)(queue_id, value)
-
+EVERY_OPTION = shared(StoredOptions(KEEP_UNTIL_ACKNOWLEDGED, 5, 6, keep_at_least_ns=8))
+"""Options of a queue, from every part of their bytes."""
 
 EXAMPLES: list[LogRecord] = [
     Create(7, "name"),
@@ -87,7 +61,7 @@ EXAMPLES: list[LogRecord] = [
     Append(1, Run.of(1, [b"y"]), continues=True),
     Many.of([1, 5, 1], [2, 12, 3], [b"one", b"", b"two"]),
     SetConsumer(5, "c", ConsumerState(4, 1, bytes(16))),
-    *EVERY_VALUE.replacements(5),
+    SetOptions(5, EVERY_OPTION),
     ConsumerDelete(1, "c"),
     ConsumerRule("*", "c", removes=False),
     Opened(9, 2),

@@ -30,19 +30,16 @@ from mrecordlog_async.format.record import (
     places_in_many,
     queue_ids,
 )
-from mrecordlog_async.format.settings import PLAIN, SetOptions
-from mrecordlog_async.format.stored_options import StoredOptions
+from mrecordlog_async.format.stored_options import SetOptions, StoredOptions
 from mrecordlog_async.model import POSITION_MAX, Run
 
-from .every_kind import EVERY_VALUE, EXAMPLES, RECORDS, REPLACEMENTS, records
+from .every_kind import EXAMPLES, RECORDS, records
 
 
 def test_every_kind_is_tried() -> None:
     """Otherwise the tests below, the fuzzing and the crash histories pass without it: write a new kind there."""
     kinds = set(get_args(LogRecord))
     assert (set(RECORDS), {type(record) for record in EXAMPLES}) == (kinds, kinds)
-    assert {type(record) for record in EVERY_VALUE.replacements(0)} == set(REPLACEMENTS)
-    assert len(REPLACEMENTS) == len(PLAIN)
 
 
 @given(record=records)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mrecordlog_async.format.controls import ConsumerState, Opened, TableConsumer, TableRule, consumer_bytes, rule_bytes
 from mrecordlog_async.format.fields import RecordError
+from mrecordlog_async.format.stored_options import shared
 from mrecordlog_async.format.table import (
     OPENING_BYTES,
     TABLE_HEADER_BYTES,
@@ -46,7 +47,7 @@ def entries(draw: st.DrawFn, queue_id: int, name: str) -> TableEntry:
         after,
         draw(st.integers(0, first)),
         last,
-        draw(every_kind.settings()),
+        shared(draw(every_kind.options)),
         tuple(map(TableConsumer._make, sorted(consumers.items()))),
     )
 
@@ -73,7 +74,6 @@ def test_tables_come_back(table: Table) -> None:
     assert len(encoded) <= (
         TABLE_HEADER_BYTES
         + sum(entry_bytes(entry.name) for entry in table.entries)
-        + sum(entry.settings.more_bytes() for entry in table.entries)
         + sum(consumer_bytes(consumer.name) for entry in table.entries for consumer in entry.consumers)
         + sum(map(rule_bytes, table.rules))
         + len(table.openings) * OPENING_BYTES

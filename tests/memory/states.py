@@ -24,7 +24,6 @@ def state_of(queues: Queues) -> State:
 def _state_of(queue: Queue) -> QueueState:
     records = [(record.position, record.payload) for run in queue.runs(None, None) for record in run.records()]
     spans = times_of(queue, queue.first_position, queue.next_position).spans(queue.first_position, queue.next_position)
-    (options,) = queue.settings
     return QueueState(
         queue.name,
         queue.id,
@@ -32,6 +31,6 @@ def _state_of(queue: Queue) -> QueueState:
         queue.next_position,
         tuple(records),
         tuple((name, *state) for name, state in sorted(queue.consumer_states())),
-        Settings(options_of(options), queue.is_sealed()),
+        Settings(options_of(queue.options), queue.is_sealed()),
         tuple((start, tick) for start, _, tick in spans),
     )

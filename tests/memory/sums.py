@@ -35,10 +35,8 @@ def check_queues(queues: Queues, state: State) -> None:
         queue = queues.get(seen.name)
         assert queue is not None
         pins.update(queue.segments())
-        table_bytes += entry_bytes(seen.name) + sum(map(consumer_bytes, queue.consumers)) + queue.settings.more_bytes()
-        memory_bytes += (
-            queue.memory_bytes + CONSUMER_OVERHEAD_BYTES * len(queue.consumers) + queue.settings.more_bytes()
-        )
+        table_bytes += entry_bytes(seen.name) + sum(map(consumer_bytes, queue.consumers))
+        memory_bytes += queue.memory_bytes + CONSUMER_OVERHEAD_BYTES * len(queue.consumers)
         memory_bytes += sum(map(memory_of_name, (seen.name, *queue.consumers)))
         live_bytes = sum(len(payload) for _, payload in seen.records)
         found = (queue.records, queue.live_bytes())

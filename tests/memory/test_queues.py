@@ -16,14 +16,13 @@ from mrecordlog_async.format.controls import (
     Truncate,
 )
 from mrecordlog_async.format.record import Append, LogRecord, Many
-from mrecordlog_async.format.settings import PLAIN, SetOptions
-from mrecordlog_async.format.stored_options import DEFAULT_OPTIONS, SEALED, StoredOptions
+from mrecordlog_async.format.stored_options import PLAIN, SEALED, SetOptions, StoredOptions
 from mrecordlog_async.format.table import OPENINGS_MAX, TABLE_HEADER_BYTES, Table, decode_table, encode_table
 from mrecordlog_async.memory.queue import ReplayError
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.runs import checksum_of
 from mrecordlog_async.model import Run
-from tests.format.every_kind import EVERY_VALUE, resets
+from tests.format.every_kind import EVERY_OPTION
 
 OWNER = b"o" * 16
 
@@ -122,8 +121,8 @@ def test_a_truncate_moves_the_consumers_that_it_passes() -> None:
 def test_default_options_are_none() -> None:
     """Options that say nothing take no space, so a queue that was configured and reset is a plain one again."""
     values = StoredOptions(SEALED, 1, 2, 3)
-    queues = queues_after(SetOptions(1, values), SetOptions(2, values), SetOptions(2, DEFAULT_OPTIONS))
-    assert [queue.settings for queue in queues] == [PLAIN.replaced(SetOptions(1, values)), PLAIN]
+    queues = queues_after(SetOptions(1, values), SetOptions(2, values), SetOptions(2, StoredOptions()))
+    assert [queue.options for queue in queues] == [values, PLAIN]
 
 
 def test_openings_are_remembered_up_to_a_number() -> None:
@@ -141,7 +140,7 @@ def test_openings_are_remembered_up_to_a_number() -> None:
         SetConsumer(1, "c", ConsumerState(3, 1, OWNER)),
         ConsumerDelete(1, "d"),
         ConsumerDelete(2, "c"),
-        SetOptions(3, DEFAULT_OPTIONS),
+        SetOptions(3, StoredOptions()),
         ConsumerRule("*", "c", removes=False),
         ConsumerRule("*", "d", removes=True),
         Opened(2, 5),
@@ -165,7 +164,7 @@ def test_the_table_holds_all_of_it_and_gives_it_back() -> None:
         Many.of([2], [7], [b"x"]),
         SetConsumer(1, "b", ConsumerState(1, 5, OWNER)),
         SetConsumer(1, "a", ConsumerState(2, 5, OWNER)),
-        *EVERY_VALUE.replacements(2),
+        SetOptions(2, EVERY_OPTION),
         ConsumerRule("r*", "c", removes=False),
         ConsumerRule("*", "c", removes=False),
         ConsumerRule("q", "c", removes=False),
@@ -198,14 +197,13 @@ def counts(queues: Queues) -> tuple[int, int, set[str], set[int]]:
     return queues.table_bytes, queues.overhead_bytes, queues.limited, queues.newly_aging
 
 
-def test_settings_count_for_as_long_as_they_are_set() -> None:
-    """The table and memory grow by values that may be long, until they are reset or the queue ends."""
-    plain, found = queues_after(), queues_after(*EVERY_VALUE.replacements(1))
-    more = EVERY_VALUE.more_bytes()
-    assert counts(found) == (plain.table_bytes + more, plain.overhead_bytes + more, {"q"}, {1})
-    found.apply_all(0, list(resets(1)))
+def test_options_count_for_as_long_as_they_are_set() -> None:
+    """A queue is limited, and its records age, until its options are reset or it ends. The table has room for them."""
+    plain, found = queues_after(), queues_after(SetOptions(1, EVERY_OPTION))
+    assert counts(found) == (plain.table_bytes, plain.overhead_bytes, {"q"}, {1})
+    found.apply_all(0, [SetOptions(1, StoredOptions())])
     assert counts(found) == counts(plain)
-    found.apply_all(0, [*EVERY_VALUE.replacements(1), Delete(1)])
+    found.apply_all(0, [SetOptions(1, EVERY_OPTION), Delete(1)])
     plain.apply_all(0, [Delete(1)])
     assert counts(found) == counts(plain)
 

@@ -9,8 +9,7 @@ from hypothesis import given
 
 from mrecordlog_async.format.controls import Create, Delete, Truncate
 from mrecordlog_async.format.record import Append, LogRecord
-from mrecordlog_async.format.settings import SetOptions
-from mrecordlog_async.format.stored_options import SEALED, StoredOptions
+from mrecordlog_async.format.stored_options import SEALED, SetOptions, StoredOptions
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.reads import fingerprint, summarize
 from mrecordlog_async.model import QueueSummary, Run

@@ -13,7 +13,7 @@ from mrecordlog_async.memory.runs import checksum_of
 from mrecordlog_async.model import Run
 from mrecordlog_async.recovery.recovered import Counts
 from mrecordlog_async.recovery.replay import Replay
-from tests.format.every_kind import EVERY_VALUE
+from tests.format.every_kind import EVERY_OPTION
 
 BEGUN = Table(8, (TableEntry(7, "q", 2, 5),))
 LEFT = Table(8, (TableEntry(7, "q", 2, 6, last_append=LastAppendDigest(5, checksum_of([Run.of(5, [b"a"])]))),))
@@ -44,7 +44,7 @@ def test_the_next_table_is_what_was_left() -> None:
         Table(8, (LEFT.entries[0]._replace(last_append=None),)),
         Table(8, (LEFT.entries[0]._replace(last_append=LastAppendDigest(5, 0)),)),
         Table(8, (LEFT.entries[0]._replace(began=2),)),
-        Table(8, (LEFT.entries[0]._replace(settings=EVERY_VALUE),)),
+        Table(8, (LEFT.entries[0]._replace(options=EVERY_OPTION),)),
         Table(8, (LEFT.entries[0]._replace(consumers=(TableConsumer("c", ConsumerState(2, 1, bytes(16))),)),)),
         Table(8, LEFT.entries, (TableRule("*", "c"),)),
         Table(8, LEFT.entries, (), (Opened(1, 1),)),

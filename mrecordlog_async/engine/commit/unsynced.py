@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from typing import assert_never
 
 from mrecordlog_async.format.controls import (
     ConsumerDelete,
@@ -15,7 +16,7 @@ from mrecordlog_async.format.controls import (
     Truncate,
 )
 from mrecordlog_async.format.record import Append, LogRecord, Many
-from mrecordlog_async.format.settings import Replacement
+from mrecordlog_async.format.stored_options import SetOptions
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.storage.segment import LogEnd
 
@@ -47,10 +48,10 @@ class UnsyncedChanges:
                     self._lower(record.id, record.position)
                 case SetConsumer():
                     self._lower(record.id, record.state.position)
-                case Create() | Delete() | ConsumerDelete() | ConsumerRule() | Opened():
+                case Create() | Delete() | ConsumerDelete() | ConsumerRule() | Opened() | SetOptions():
                     pass  # their batches are synced under every policy, or concern no position
                 case _:
-                    _: Replacement = record  # of these, too: `Draft.replace`
+                    assert_never(record)
 
     def _lower(self, queue_id: int, position: int) -> None:
         self._first_positions[queue_id] = min(self._first_positions.get(queue_id, position), position)

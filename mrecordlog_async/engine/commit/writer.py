@@ -32,7 +32,7 @@ from mrecordlog_async.engine.intake.commands import AppendGroup, Command, Reserv
 from mrecordlog_async.errors import LogFailedError, LogFullError
 from mrecordlog_async.format.frame import FRAME_HEADER_BYTES
 from mrecordlog_async.format.record import APPEND_BYTES, COMMIT_BYTES, Append
-from mrecordlog_async.format.settings import PLAIN
+from mrecordlog_async.format.stored_options import PLAIN
 from mrecordlog_async.model import OFFSET_BYTES, POSITION_MAX, Run
 from mrecordlog_async.options import PersistPolicy
 from mrecordlog_async.storage.filesystem import DiskThread
@@ -281,7 +281,7 @@ class SmallBatches:
         group, since = admission.only_group(CALLERS_MAX), admission.waiting_since
         name = group.one_queue() if group is not None else None
         queue = self._queues.get(name) if name is not None else None
-        if group is None or queue is None or queue.settings is not PLAIN:
+        if group is None or queue is None or queue.options is not PLAIN:
             return False
         count = len(group.payloads)
         size = sum(map(len, group.payloads)) + OFFSET_BYTES * count + BATCH_OVERHEAD_BYTES

@@ -20,7 +20,7 @@ from mrecordlog_async.engine.planning.consumer_view import ConsumerMove, Planned
 from mrecordlog_async.errors import QueueNameError, QueueNotFoundError, RecordLogError
 from mrecordlog_async.format.controls import ConsumerState, Truncate
 from mrecordlog_async.format.record import LogRecord
-from mrecordlog_async.format.settings import PLAIN, Replacement
+from mrecordlog_async.format.stored_options import PLAIN, SetOptions, StoredOptions, shared
 from mrecordlog_async.format.table import LastAppendDigest
 from mrecordlog_async.memory.consumers import slowest_of
 from mrecordlog_async.memory.queue import Queue, same_payloads
@@ -107,10 +107,10 @@ class QueueView:
         "first_position",
         "id",
         "next_position",
+        "options",
         "planned",
         "queue",
         "reconfigured",
-        "settings",
     )
 
     def __init__(self, queue: Queue | None, queue_id: int, first_position: int, next_position: int) -> None:
@@ -119,8 +119,8 @@ class QueueView:
         self.first_position = first_position
         self.next_position = next_position
         self.planned: list[PlannedRun] = []
-        self.settings = PLAIN
-        self.reconfigured = False  # the batch changes settings or consumers
+        self.options = PLAIN
+        self.reconfigured = False  # the batch changes options or consumers
         self._consumers: dict[str, ConsumerState] | None = None  # a copy, once the batch changes one of them
         self._held: tuple[int, int] | None = None
         self._truncated = 0  # the first position that a truncate of the batch has left
@@ -129,7 +129,7 @@ class QueueView:
     def of(cls, queue: Queue) -> QueueView:
         """Return the view of a queue that no command has changed yet."""
         view = cls(queue, queue.id, queue.first_position, queue.next_position)
-        view.settings = queue.settings
+        view.options = queue.options
         return view
 
     def add_single(self, payload: bytes) -> int:
@@ -166,9 +166,9 @@ class QueueView:
             dead += 1
         del self.planned[:dead]
 
-    def replace(self, record: Replacement) -> None:
-        """Plan another value of its settings."""
-        self.settings = self.settings.replaced(record)
+    def set_options(self, options: StoredOptions) -> None:
+        """Plan other options."""
+        self.options = shared(options)
         self.reconfigured = True
         self._held = None  # appends are not counted while there are no options
 
@@ -435,12 +435,10 @@ class Draft:
         self.plan.records.append(Truncate(view.id, position))
         return self.count_removal()
 
-    def replace(self, view: QueueView, record: Replacement) -> None:
-        """Plan another value of a queue's settings."""
-        before = view.settings
-        view.replace(record)
-        self.plan.records.append(record)
-        self.plan.more_table_bytes += max(view.settings.more_bytes() - before.more_bytes(), 0)
+    def set_options(self, view: QueueView, options: StoredOptions) -> None:
+        """Plan other options of a queue."""
+        view.set_options(options)
+        self.plan.records.append(SetOptions(view.id, options))
         self.plan.must_sync = True
 
     def count_removal(self) -> int:

@@ -46,7 +46,7 @@ def plan_limited(draft: Draft, group: AppendGroup, queue: str, view: QueueView) 
 
 def refusal_of(draft: Draft, view: QueueView, queue: str, payloads: Sequence[bytes]) -> RecordLogError | None:
     """Return why a queue with options does not take records, or None; plan the truncate that makes room for them."""
-    options = view.settings.options
+    options = view.options
     if options.flags & SEALED:
         return QueueSealedError(queue, view.next_position)
     if not options.max_records and not options.max_bytes:
@@ -56,7 +56,7 @@ def refusal_of(draft: Draft, view: QueueView, queue: str, payloads: Sequence[byt
 
 def _make_room(draft: Draft, view: QueueView, queue: str, records: int, size: int) -> RecordLogError | None:
     """Return why a queue with limits has no room for this many records and bytes, or None; drop its oldest ones."""
-    flags, max_bytes, max_records = view.settings.options[:3]
+    flags, max_bytes, max_records = view.options[:3]
     # First what no truncate makes room for: it must not cost the queue its records.
     if max_records and records > max_records:
         return RecordTooLargeError(records, max_records, "max_records")

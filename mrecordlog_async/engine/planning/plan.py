@@ -69,7 +69,7 @@ from mrecordlog_async.engine.planning.queue import (
     plan_truncate,
 )
 from mrecordlog_async.errors import LogFullError, PositionInPastError, RecordsOnDiskError
-from mrecordlog_async.format.settings import PLAIN
+from mrecordlog_async.format.stored_options import PLAIN
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.model import POSITION_MAX
@@ -134,7 +134,7 @@ def _needs_a_look(view: QueueView, records: int) -> bool:
     """Return whether some of so many records may be refused."""
     if view.next_position + records - 1 > POSITION_MAX:
         return True
-    return view.settings is not PLAIN and view.settings.options.limits_appends()
+    return view.options.limits_appends()
 
 
 def _plan_several(draft: Draft, group: AppendGroup) -> None:
@@ -216,7 +216,7 @@ def plan_append(draft: Draft, call: AppendRecords) -> None:
     elif first + records - 1 > POSITION_MAX:
         draft.refuse(call, LogFullError("positions", first, POSITION_MAX + 1), call.queue)
     elif first >= view.next_position:
-        refusal = refusal_of(draft, view, call.queue, call.payloads) if view.settings is not PLAIN else None
+        refusal = refusal_of(draft, view, call.queue, call.payloads) if view.options is not PLAIN else None
         if refusal is not None:
             draft.refuse(call, refusal, call.queue)
             return

@@ -24,8 +24,7 @@ from mrecordlog_async.format.controls import (
     SetConsumer,
     consumer_bytes,
 )
-from mrecordlog_async.format.settings import SetOptions
-from mrecordlog_async.format.stored_options import DEFAULT_OPTIONS, KEEP_UNTIL_ACKNOWLEDGED, SEALED, StoredOptions
+from mrecordlog_async.format.stored_options import KEEP_UNTIL_ACKNOWLEDGED, PLAIN, SEALED, StoredOptions
 from mrecordlog_async.format.table import entry_bytes
 from mrecordlog_async.memory.consumers import CONSUMERS_MAX
 
@@ -119,8 +118,8 @@ def create_queue(draft: Draft, name: str, consumers: Collection[str], options: S
     plan.more_table_bytes += entry_bytes(name)
     for consumer in consumers:
         add_consumer(draft, view, consumer, 0)
-    if options is not None and options != DEFAULT_OPTIONS:
-        draft.replace(view, SetOptions(queue_id, options))
+    if options is not None and options != PLAIN:
+        draft.set_options(view, options)
 
 
 def consumers_by_rule(draft: Draft, queue: str) -> Collection[str]:
@@ -163,14 +162,14 @@ def plan_configure(draft: Draft, call: ConfigureQueue) -> None:
     if view is None:
         draft.refuse(call, draft.not_found(call.queue), call.queue)
         return
-    before, wanted = view.settings.options, call.options
+    before, wanted = view.options, call.options
     wanted = wanted._replace(flags=wanted.flags | before.flags & SEALED)  # only deleting a queue ends its seal
     if wanted == before:
         draft.finish(call, view, None)
     elif (error := too_low(call.queue, view, wanted)) is not None:
         draft.refuse(call, error, call.queue)
     else:
-        draft.replace(view, SetOptions(view.id, wanted))
+        draft.set_options(view, wanted)
         call.reserve = Reserve.ALL if truncate_to_slowest(draft, view) else Reserve.NOTHING
         draft.leave(call.reserve)
         draft.plan.outcomes.append(CommandOutcome(call))
@@ -182,11 +181,11 @@ def plan_seal(draft: Draft, call: SealQueue) -> None:
     if view is None or call.queue_id not in (None, view.id):
         draft.refuse(call, draft.not_found(call.queue), call.queue)
         return
-    before = view.settings.options
+    before = view.options
     if before.flags & SEALED:
         draft.refuse(call, QueueSealedError(call.queue, view.next_position), call.queue)
         return
-    draft.replace(view, SetOptions(view.id, before._replace(flags=before.flags | SEALED)))
+    draft.set_options(view, before._replace(flags=before.flags | SEALED))
     draft.leave(call.reserve)
     draft.plan.outcomes.append(CommandOutcome(call, view.next_position))
 
@@ -196,7 +195,7 @@ def truncate_to_slowest(draft: Draft, view: QueueView) -> bool:
 
     Where they are kept for longer than that, retention removes them.
     """
-    options = view.settings.options
+    options = view.options
     if not options.flags & KEEP_UNTIL_ACKNOWLEDGED or options.keep_at_least_ns:
         return False
     slowest = view.slowest()

@@ -345,7 +345,7 @@ def _look(expiry: weakref.ref[Expiry]) -> None:
 
 def _expires(queue: Queue) -> bool:
     """Return whether records of *queue* are removed for their age alone, acknowledged or not."""
-    return bool(queue.settings.options.max_age_ns)
+    return bool(queue.options.max_age_ns)
 
 
 def _acknowledged(queue: Queue) -> int:

@@ -23,7 +23,7 @@ from mrecordlog_async.format.record import Append, Commit, Many, decode_record, 
 from mrecordlog_async.format.table import LastAppendDigest, Table, TableEntry, decode_table, encode_table
 from mrecordlog_async.memory.queue import ReplayError
 from mrecordlog_async.memory.queues import Queues
-from tests.format.every_kind import EVERY_VALUE, EXAMPLES
+from tests.format.every_kind import EVERY_OPTION, EXAMPLES
 
 LOG_ID = b"0123456789abcdef"
 SEED = segment_seed(LOG_ID, 0)
@@ -32,7 +32,7 @@ _TABLE = Table(
     7,
     (
         TableEntry(1, "a", 0, 0, consumers=(TableConsumer("c", ConsumerState(0, 1, bytes(16))),)),
-        TableEntry(5, "ü", 3, 9, 2, LastAppendDigest(7, 5), EVERY_VALUE),
+        TableEntry(5, "ü", 3, 9, 2, LastAppendDigest(7, 5), EVERY_OPTION),
     ),
     (TableRule("r*", "c"),),
     (Opened(3, 1),),
