@@ -24,6 +24,9 @@ from tests.spark.services import ThreadedService, numbered
 
 QUEUES = ("7", "007", "q b", "ä")
 
+CHECK_EVERY = 15
+"""Rounds after which everything is drained and compared: a bug is found soon."""
+
 
 @dataclass(slots=True)
 class Outcome:
@@ -51,8 +54,10 @@ class Campaign:
     def run(self, rounds: int, patch: pytest.MonkeyPatch) -> Outcome:
         """Run it; raise AssertionError if a record is missing, stored twice or changed, or the drain does not go on."""
         with closing(self.medium), self.medium.attached(patch), self.killer.attached(patch):
-            for _ in range(rounds):
+            for number in range(rounds):
                 self._round()
+                if number % CHECK_EVERY == CHECK_EVERY - 1:
+                    self.check()
             self.check()
         return self.outcome
 

@@ -24,7 +24,7 @@ ROUNDS_MAX = 150
 @pytest.fixture(autouse=True)
 def summaries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Summarize the table's log often enough that kills and power cuts meet it."""
-    monkeypatch.setattr(delta_output, "SUM_UP_EVERY", 5)
+    monkeypatch.setattr(delta_output, "SUM_UP_EVERY", 3)
 
 
 @pytest.mark.parametrize("step", [*STEPS])
