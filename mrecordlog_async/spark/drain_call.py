@@ -22,7 +22,7 @@ from mrecordlog_async.spark.consumer.holder import rule_of
 from mrecordlog_async.spark.consuming import ConsumerOfDrain
 from mrecordlog_async.spark.delta_output import DeltaOutput
 from mrecordlog_async.spark.drain_loop import Drain
-from mrecordlog_async.spark.drain_metrics import DrainLag, metrics_served
+from mrecordlog_async.spark.drain_metrics import DrainLag, metrics_served, parse_address
 from mrecordlog_async.spark.json_columns import with_day, with_json_columns
 from mrecordlog_async.spark.log_server import LogServer
 from mrecordlog_async.spark.planning import Includes, everything
@@ -118,7 +118,7 @@ class DrainOptions:
     migrate_from: str | None = None
 
     def check(self) -> None:
-        """Raise DrainOptionError for options that exclude each other."""
+        """Raise DrainOptionError, MetricsAddressError for options that exclude each other, or cannot be."""
         if self.subscribe is not None and self.subscribe_pattern is not None:
             raise DrainOptionError("set --subscribe or --subscribe-pattern, not both")
         if self.schema is not None and self.transform is not None:
@@ -128,6 +128,8 @@ class DrainOptions:
                 f"--min-batch-records ({self.min_batch_records}) is above --max-records ({self.max_records}), which no "
                 "batch reaches: lower the first, or raise the second"
             )
+        if self.metrics is not None:
+            parse_address(self.metrics)
         by = self.partition_by or ()
         is_free = self.transform is not None
         if len(set(by)) != len(by) or not (is_free or set(by) <= set(PARTITIONS)):
@@ -276,8 +278,9 @@ def drain(
     begun, given, settings = time.monotonic(), parse_servers(options.servers), options.settings()
     change = _change(options, session)
     output = _output(options, session, change, report)
-    missing = _missing(options, given)
-    if missing and not output.exists():  # refused before it is created: the next start may choose another layout
+    is_new = not output.exists()
+    missing = _missing(options, given, is_new=is_new)
+    if is_new:  # refused before it is created: the next start may choose another layout
         _refuse_missing(options, missing, DrainState(), report)
         missing = {}
     output.open()
@@ -321,19 +324,26 @@ def _metrics_served(
         yield
 
 
-def _missing(options: DrainOptions, given: Sequence[Endpoint | Lookup]) -> dict[str, str]:
-    """Return subscribed queues that no server has, each with a sentence; {} while a server does not respond."""
-    if options.subscribe is None:
+def _missing(options: DrainOptions, given: Sequence[Endpoint | Lookup], *, is_new: bool) -> dict[str, str]:
+    """Return subscribed queues that no server has, each with a sentence; {} while a server does not respond.
+
+    Raises:
+        ServerDownError, ServiceRefusedError: a server does not respond, and the table *is_new*: its address may be
+            wrong, and no table is created then.
+    """
+    if options.subscribe is None and not is_new:
         return {}
     servers, there = ServerSet(given, options.tokens), set[str]()
     try:
         for each in servers():
-            with closing(servers.server(each.server.endpoint, seconds=SCRAPE_SECONDS)) as server:
+            with closing(servers.server(each.server.endpoint)) as server:
                 there |= server.listing().queues.keys()
     except (ServerDownError, ServiceRefusedError):
+        if is_new and not options.skip_down:
+            raise
         return {}
     found = {}
-    for name in sorted(set(options.subscribe) - there) if not servers.unfound else ():
+    for name in sorted(set(options.subscribe or ()) - there) if not servers.unfound else ():
         near = nearest(name, there)
         found[name] = f"no server has a queue {name!r}{did_you_mean(near and repr(near))}"
     return found
