@@ -24,8 +24,11 @@ may start its next process before the last one has ended; then it fails with Log
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
 from typing import Unpack
 
 from mrecordlog_async.support.extras import naming
@@ -34,13 +37,12 @@ try:
     from aiohttp import web
     from yarl import URL
 
+    from mrecordlog_async.asgi import LogApplication
     from mrecordlog_async.embedding import Consumers, EmbedOptions, Queues, Worker, check_embed, embedded
     from mrecordlog_async.log import NONE_DECLARED, MultiRecordLog
-    from mrecordlog_async.service.app import App
-    from mrecordlog_async.service.bridge import SERVICE, Bridge
+    from mrecordlog_async.service.bridge import Bridge
     from mrecordlog_async.service.options import ServiceOptions
-    from mrecordlog_async.service.security import EmbeddedGuard
-    from mrecordlog_async.service.service import Service
+    from mrecordlog_async.service.watching.watch import watch
 except ModuleNotFoundError as error:
     raise naming(error, "server") from None
 
@@ -95,28 +97,28 @@ def setup(
             "the application has a log already: set up the other one in an app that you add with add_subapp"
         )
     embedding = check_embed(directory, queues, consumers, workers, log_options, ("prefix", "options", "exposed"))
-    service: Service | None = None
+    api: LogApplication | None = None
     if prefix is not None:
         _check_prefix(prefix)
-        service = Service(options)
-        service.guard = EmbeddedGuard(service.options.tokens, service.options.hosts, exposed=exposed)
-        app[SERVICE] = service
-        path, bridge = prefix.rstrip("/"), Bridge(App(service))
+        api = LogApplication(options, exposed=exposed)
+        path, bridge = prefix.rstrip("/"), Bridge(api)
         # The page finds its data by relative paths, so it needs the slash. Registered first: the API would respond 404.
         app.router.add_get(path, _to_the_page)
         app.router.add_route("*", path + r"/{path:[\s\S]*}", bridge.respond, expect_handler=_ask_later)
     app[_IS_SET_UP] = True
 
     async def keep_open(app: web.Application) -> AsyncIterator[None]:
-        async with embedded(embedding) as log:
+        async with embedded(embedding) as log, AsyncExitStack() as stack:
             app[LOG] = log
-            if service is not None:
-                service.attach(log)
+            if api is not None:
+                await stack.enter_async_context(api.serving(log))
+                watching = asyncio.create_task(watch(partial(bridge.cut_stalled, api.options.write_seconds)))
+                stack.callback(watching.cancel)
             yield
 
     async def end_tails(app: web.Application) -> None:
-        if service is not None:
-            service.begin_shutdown()
+        if api is not None:
+            api.begin_shutdown()
 
     app.cleanup_ctx.append(keep_open)
     app.on_shutdown.append(end_tails)

@@ -51,20 +51,19 @@ from mrecordlog_async.embedding import (
 )
 from mrecordlog_async.log import NONE_DECLARED, MultiRecordLog
 from mrecordlog_async.options import check_type
-from mrecordlog_async.protocol.problems import retry, too_many
-from mrecordlog_async.service.app import App, problem_response
-from mrecordlog_async.service.http import HttpRequest, Receive, Scope, Send, closing
+from mrecordlog_async.protocol.problems import retry
+from mrecordlog_async.service.app import App
+from mrecordlog_async.service.http import HttpRequest, Receive, Scope, Send
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.security import EmbeddedGuard
 from mrecordlog_async.service.service import Service
 from mrecordlog_async.service.watching.trim_memory import MemoryTrimmer
+from mrecordlog_async.service.watching.watch import watch
 from mrecordlog_async.support.stop_signal import end_by, on_stop_signal
 
 __all__ = ["EmbedOptions", "LogApplication", "ServiceOptions", "app"]
 
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-CHECK_SECONDS = 1.0
 
 logger = logging.getLogger("mrecordlog_async.service")
 
@@ -149,8 +148,8 @@ class LogApplication:
         Raises:
             TypeError: *options* are of another class.
         """
-        self._options = ServiceOptions() if options is None else options
-        check_type("options", self._options, ServiceOptions)
+        self.options = ServiceOptions() if options is None else options
+        check_type("options", self.options, ServiceOptions)
         self._exposed = exposed
         self._app: App | None = None
         self._running: set[asyncio.Task[object]] = set()
@@ -165,11 +164,11 @@ class LogApplication:
     @asynccontextmanager
     async def serving(self, log: MultiRecordLog) -> AsyncIterator[None]:
         """Serve *log*, which the caller has opened and will close, until the end of the block."""
-        service = Service(self._options)
-        service.guard = EmbeddedGuard(self._options.tokens, self._options.hosts, exposed=self._exposed)
+        service = Service(self.options)
+        service.guard = EmbeddedGuard(self.options.tokens, self.options.hosts, exposed=self._exposed)
         service.attach(log)
         self._app = App(service)
-        watching = asyncio.create_task(_watch(service))
+        watching = asyncio.create_task(watch(MemoryTrimmer(service).check, service.refused.check))
         try:
             yield
         finally:
@@ -184,7 +183,7 @@ class LogApplication:
         """Stop being ready and end tails; other requests continue for at most `drain_seconds`."""
         if self._app is not None and self._dropping is None:
             self._app.service.begin_shutdown()
-            self._dropping = asyncio.get_running_loop().call_later(self._options.drain_seconds, self._drop)
+            self._dropping = asyncio.get_running_loop().call_later(self.options.drain_seconds, self._drop)
 
     def _drop(self) -> None:
         """End every request that still runs: its body never arrives, or its response is not read."""
@@ -208,12 +207,6 @@ class LogApplication:
                 "their client: `with TestClient(app) as client`"
             )
         request, task = HttpRequest(scope, receive, send), asyncio.current_task()
-        if app.service.active >= self._options.connections:
-            app.service.connections.refused += 1
-            problem = too_many("connections", app.service.active, self._options.connections)
-            problem.status = 503
-            await problem_response(closing(problem)).respond(request)
-            return
         assert task is not None, "a coroutine runs in one"
         self._running.add(task)
         try:
@@ -224,22 +217,12 @@ class LogApplication:
             task.uncancel()
             # With its body it may have reached the log, which may still carry it out: a 503 would deny that. Without a
             # response, the server ends the connection, or responds with its own 500.
-            if request.unread and not request.begun:
+            if request.begun:
+                await request.break_off()
+            elif request.unread:
                 request.unread = False  # nothing is waited for any more
                 problem = retry(503, "closing", "the service is shutting down; try again", state="closing")
-                await problem_response(closing(problem)).respond(request)
+                await app.refuse(request, problem)
         finally:
             self._running.discard(task)
             self._dropped.discard(task)
-
-
-async def _watch(service: Service) -> None:
-    """Return memory to the system after large requests, and log when refusals end."""
-    trimmer = MemoryTrimmer(service)
-    while True:
-        await asyncio.sleep(CHECK_SECONDS)
-        try:
-            trimmer.check()
-            service.refused.check()
-        except Exception:
-            logger.exception("watching the service failed; trying again in a second")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +14,12 @@ from typing import Any
 import aiohttp
 
 from mrecordlog_async import MultiRecordLog
-from mrecordlog_async.service.connections import Connections, running
+from mrecordlog_async.service.app import App
+from mrecordlog_async.service.connections import Connections
 from mrecordlog_async.service.listening import bind
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.service import Service
+from mrecordlog_async.service.watching.watch import watch
 
 
 @dataclass
@@ -59,12 +62,32 @@ class Response:
 
 
 @asynccontextmanager
+async def running(
+    service: Service,
+    sockets: Sequence[socket.socket],
+    context: ssl.SSLContext | None = None,
+    *,
+    access_log: bool = False,
+) -> AsyncIterator[Connections]:
+    """Serve *service* at *sockets* until the end of the block; its log stays open."""
+    connections = Connections(App(service), access_log=access_log)
+    connections.listen(sockets, context)
+    watching = asyncio.create_task(watch(connections.check, service.refused.check))
+    try:
+        yield connections
+    finally:
+        await connections.end(1.0, asyncio.Event())
+        watching.cancel()
+
+
+@asynccontextmanager
 async def serving(
     directory: Path,
     options: ServiceOptions | None = None,
     *,
     recovered: bool = True,
     context: ssl.SSLContext | None = None,
+    access_log: bool = False,
     **log_options: Any,
 ) -> AsyncIterator[Served]:
     """Serve *directory* on a free port on loopback, with TLS if there is a *context*.
@@ -74,7 +97,8 @@ async def serving(
     service = Service(options)
     sockets = await bind("127.0.0.1", 0)
     port = sockets[0].getsockname()[1]
-    async with aiohttp.ClientSession() as session, running(service, sockets, context) as connections:
+    connecting = running(service, sockets, context, access_log=access_log)
+    async with aiohttp.ClientSession() as session, connecting as connections:
         try:
             if recovered:
                 await service.open(directory, segment_bytes=4 * 32_768, **log_options)

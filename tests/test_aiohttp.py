@@ -19,9 +19,7 @@ from mrecordlog_async import LogLockedError, LogState, MultiRecordLog, QueueNotF
 from mrecordlog_async.aiohttp import LOG, setup
 from mrecordlog_async.client import RecordLogClient
 from mrecordlog_async.service import ServiceOptions, bridge
-from mrecordlog_async.service.app import App
-from mrecordlog_async.service.bridge import SERVICE, Bridge
-from mrecordlog_async.service.service import Service
+from mrecordlog_async.service.bridge import Bridge
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -126,16 +124,43 @@ async def test_a_client_that_left_waits_for_no_record(directory: Path, monkeypat
     app = web.Application()
     setup(app, directory, queues=["q"], prefix="/wal")
     async with serving_app(app) as url, ClientSession() as session:
-        service = app[SERVICE]
+
+        async def tails() -> int:
+            async with session.get(url + "/wal/v1/stats") as response:
+                found: int = (await response.json())["tails"]
+                return found
+
         waiting = asyncio.create_task(session.get(url + "/wal/v1/queues/q/records?wait=60"))
-        while not service.tails:
+        while not await tails():
             await asyncio.sleep(0.001)
         waiting.cancel()
         async with asyncio.timeout(60):
-            while service.tails:
+            while await tails():
                 await asyncio.sleep(0.001)
         async with session.get(url + "/wal/v1/queues/q/records?wait=1") as response:
             assert (response.status, await response.read()) == (200, b"")
+
+
+@pytest.mark.parametrize("path", ["/v1/queues/q/records?max_bytes=67108864", "/openapi.json"])
+async def test_a_reader_of_nothing_is_cut(directory: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a long response as after many short ones, which aiohttp itself would hold for ever."""
+    monkeypatch.setattr("mrecordlog_async.service.watching.watch.CHECK_SECONDS", 0.01)
+    app = web.Application()
+    setup(app, directory, queues=["q"], prefix="/wal", options=ServiceOptions(write_seconds=0.2))
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    for _ in range(20):
+        await app[LOG].append("q", bytes(1_000_000))
+    with socket.create_connection(runner.addresses[0][:2]) as client:
+        client.sendall(f"GET /wal{path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() * 500)
+        assert runner.server is not None
+        while not runner.server.connections:
+            await asyncio.sleep(0.001)
+        async with asyncio.timeout(60):
+            while runner.server.connections:
+                await asyncio.sleep(0.01)
+    await runner.cleanup()
 
 
 async def test_a_host_applications_signals_see_every_response(directory: Path) -> None:
@@ -315,13 +340,12 @@ async def test_a_request_whose_client_left_before_it_was_admitted_is_dropped(
         assert log.list_queues() == ["q"]
         assert (log.queue_summary("q").sealed, log.next_position("q")) == (False, 0)
         assert log.consumers("q")["c"].epoch == epoch
-        assert app[SERVICE].problems == {}
 
 
 @pytest.mark.parametrize("name", [None, ("10.0.0.7",), 7])
 async def test_a_connection_that_does_not_know_its_address_is_no_unix_socket(directory: Path, name: object) -> None:
     """A TLS transport forgets it one turn before the application hears of the loss."""
-    bridge = Bridge(App(Service()))
+    bridge = Bridge(mock.Mock())
     transport = mock.Mock(**{"get_extra_info.return_value": name, "is_closing.return_value": False})
     request = make_mocked_request("DELETE", "/v1/queues/q", transport=transport)
     with pytest.raises(ConnectionResetError):

@@ -151,8 +151,10 @@ async def test_starlette_mounts_it_and_its_own_lifespan_opens_the_log(directory:
     assert wal.service is None
 
 
-async def test_requests_above_the_limit_of_connections_get_a_503(directory: Path) -> None:
-    """Where the server counts no connections, the API counts requests."""
+async def test_requests_above_the_limit_of_connections_get_a_503(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where the server counts no connections, the API counts requests, and what it refuses."""
     wal = LogApplication(ServiceOptions(connections=1))
     async with MultiRecordLog.open(directory, queues=["q"]) as log, wal.serving(log):
         polling = asyncio.create_task(call_asgi(wal, "/v1/queues/q/records", {}, headers=HOST, query_string=b"wait=60"))
@@ -160,6 +162,8 @@ async def test_requests_above_the_limit_of_connections_get_a_503(directory: Path
             await asyncio.sleep(0.001)
         status, body = await call_asgi(wal, "/healthz", {}, headers=HOST)
         assert (status, b"connections" in body) == (503, True)
+        assert wal.service.problems == {503: 1}
+        assert "requests are refused: too many connections" in caplog.text
         wal.begin_shutdown()
         assert (await polling)[0] == 200
 

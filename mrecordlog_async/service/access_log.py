@@ -11,6 +11,11 @@ from mrecordlog_async.service.http import Scope
 
 logger = logging.getLogger("mrecordlog_async.access")
 
+NO_REQUEST: Scope = {
+    "method": "-", "raw_path": b"-", "query_string": b"", "http_version": "-", "headers": [],
+}  # fmt: skip
+"""In place of a request that nobody could read: it is refused for what it looks like, or for who else is there."""
+
 
 def log_access(scope: Scope, status: int, size: int, seconds: float) -> None:
     """Log a request in the combined format of web servers. size: bytes of the response's body."""

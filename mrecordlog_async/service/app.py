@@ -7,8 +7,8 @@ document.
 from __future__ import annotations
 
 from mrecordlog_async.protocol.log_schemas import LOG_ID
-from mrecordlog_async.protocol.problems import CONTENT_TYPE, ProblemError, problem_of
-from mrecordlog_async.service.http import HttpRequest, HttpResponse, Receive, Scope, Send
+from mrecordlog_async.protocol.problems import CONTENT_TYPE, ProblemError, problem_of, too_many
+from mrecordlog_async.service.http import HttpRequest, HttpResponse, Receive, Scope, Send, closing
 from mrecordlog_async.service.routes.openapi import TABLE
 from mrecordlog_async.service.routes.route import Route
 from mrecordlog_async.service.service import Service
@@ -18,9 +18,6 @@ ABOUT_THE_LOG = frozenset({404, 409, 410, 412})
 
 NAMES = {3: "{queue}", 5: "{consumer}"}
 """The segments of a path that are names."""
-
-ABORT = "mrecordlog.abort"
-"""Key of a scope: cuts the connection, so that a response that broke off does not look whole."""
 
 
 class App:
@@ -41,16 +38,23 @@ class App:
 
     async def serve(self, request: HttpRequest) -> None:
         """Respond to *request*. A response that breaks off has no end: the server then cuts the connection."""
-        service = self.service
+        service, is_whole = self.service, False
         service.requests += 1
         service.active += 1
         try:
             await self._respond(request)
+            is_whole = True
         except ConnectionError:  # the client left, was dropped, or has a part of what broke off
-            request.scope.get(ABORT, _nothing)()
+            pass
         finally:
             request.end()
             service.end_request()
+        if not is_whole:  # it counts no longer: the server may wait for the reader
+            await request.break_off()
+
+    async def refuse(self, request: HttpRequest, problem: ProblemError) -> None:
+        """Respond to *request* with *problem*, and close its connection."""
+        await self._send(self._problem(request, closing(problem)), request)
 
     async def _respond(self, request: HttpRequest) -> None:
         try:
@@ -72,6 +76,8 @@ class App:
 
     async def _response(self, request: HttpRequest) -> HttpResponse:
         service = self.service
+        if service.active > service.options.connections:  # where the server counts no connections
+            raise closing(too_many("connections", service.active, service.options.connections, 503))
         request.check_head()
         route = self._find(request)
         open_to_all = isinstance(route, Route) and route.open_to_all
@@ -122,7 +128,3 @@ class App:
 def problem_response(problem: ProblemError) -> HttpResponse:
     """Return the response for *problem*."""
     return HttpResponse(problem.document(), problem.status, CONTENT_TYPE, problem.headers)
-
-
-def _nothing() -> None:
-    """Cut nothing: the server does that itself."""

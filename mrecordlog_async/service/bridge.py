@@ -12,10 +12,11 @@ import asyncio
 import logging
 import os
 import re
+from collections.abc import Awaitable, Callable
 from email.utils import formatdate
 from functools import cache
 from http import HTTPStatus
-from time import time
+from time import monotonic, time
 from typing import Any, Protocol
 from urllib.parse import unquote
 
@@ -23,20 +24,13 @@ from aiohttp import HttpVersion10, HttpVersion11, web
 
 from mrecordlog_async.protocol.problems import ProblemError, bad_request
 from mrecordlog_async.service.access_log import log_access
-from mrecordlog_async.service.app import ABORT, App
 from mrecordlog_async.service.bodies import EXPANDED, WHOLE
-from mrecordlog_async.service.http import DISCONNECT, Message, Scope
-from mrecordlog_async.service.service import Service
+from mrecordlog_async.service.http import ABORT, DISCONNECT, Message, Receive, Scope, Send
 
 logger = logging.getLogger("mrecordlog_async.service")
 
-SERVICE = web.AppKey("mrecordlog.service", Service)
-"""The service of an application that `mrecordlog_async.aiohttp` has set up."""
-
 LOOK_SECONDS = 1.0
 """Interval between the looks whether the client of an application's request is still there."""
-UNREAD_BYTES = 256 * 1024
-"""A client with more unread response bytes than this must read them before its next request is handled."""
 SERVER = "mrecordlog"
 ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
 STATUS_LINES = {one.value: f"HTTP/1.1 {one.value} {one.phrase}\r\n".encode() for one in HTTPStatus}
@@ -74,6 +68,7 @@ class Watched(Protocol):
     taken: int
     paused: float
     streams: bool
+    refused: int
 
     async def left(self) -> None:
         """Wait until the client has left."""
@@ -85,8 +80,9 @@ class Watched(Protocol):
 class Bridge:
     """Serves an ASGI application to aiohttp."""
 
-    def __init__(self, app: App, *, access_log: bool = False) -> None:
+    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], *, access_log: bool = False) -> None:
         self._app, self._access_log = app, access_log
+        self._unread: dict[asyncio.Transport, tuple[int, float]] = {}
 
     async def respond(self, request: web.Request) -> web.StreamResponse:
         """Have the application respond to *request*, a route's whose path ends with `{path}`."""
@@ -99,9 +95,6 @@ class Bridge:
         else:  # a lost TLS transport has no address
             raise ConnectionResetError("the client left before its request was admitted")
         assert transport is not None, "it has an address"
-        if transport.get_write_buffer_size() > UNREAD_BYTES:
-            async with asyncio.timeout(self._app.service.options.write_seconds):
-                await request.writer.drain()
         peer = transport.get_extra_info("peername")
         remote = request.remote if request.remote is not None or peer is None else str(peer)
         resource = request.match_info.route.resource
@@ -116,7 +109,20 @@ class Bridge:
         await self._app(scope, exchange.receive, exchange.send)
         if exchange.response is None:
             raise ConnectionResetError
+        self._unread.setdefault(transport, (0, 0.0))
         return exchange.response
+
+    def cut_stalled(self, seconds: float) -> None:
+        """Cut clients of `respond` that have read nothing for *seconds*: aiohttp waits for them for ever."""
+        now = monotonic()
+        for transport, (size, since) in list(self._unread.items()):
+            left = transport.get_write_buffer_size()
+            if not left or transport.is_closing():
+                del self._unread[transport]
+            elif left != size:
+                self._unread[transport] = left, now
+            elif now - since >= seconds:
+                transport.abort()
 
     async def serve(self, request: web.BaseRequest, connection: Watched) -> web.StreamResponse:
         """Have the application respond to *request* on a connection of `connections`."""
@@ -125,16 +131,17 @@ class Bridge:
         scope = self._scope(request, connection.server, connection.client)
         scope[WHOLE], scope[ABORT] = request.content.is_eof(), transport.abort
         try:
-            if request.version not in (HttpVersion11, HttpVersion10):
+            if request.version in (HttpVersion11, HttpVersion10):
+                await self._app(scope, exchange.receive, exchange.send)
+            else:
                 connection.refuse(ProblemError(505, "bad_request", "the service speaks HTTP/1.1 and HTTP/1.0"))
-                return CLOSED
-            await self._app(scope, exchange.receive, exchange.send)
         except Exception:
             logger.exception("unexpected error in a request")
-        if self._access_log and exchange.status:
-            log_access(scope, exchange.status, exchange.size, time() - began)
-        if exchange.response is None or not exchange.ended:  # what the client has of it must not look whole
-            transport.abort()
+        if self._access_log and (status := connection.refused or exchange.status):
+            log_access(scope, status, exchange.size, time() - began)
+        if exchange.response is None or not exchange.ended:
+            if not connection.refused:  # what the client has of it must not look whole
+                transport.abort()
             return CLOSED
         return exchange.response
 

@@ -24,17 +24,18 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import StreamReader, web
 
 from mrecordlog_async.protocol.problems import CONTENT_TYPE, ProblemError, bad_request, too_many
+from mrecordlog_async.service.access_log import NO_REQUEST, log_access
 from mrecordlog_async.service.app import App
 from mrecordlog_async.service.bridge import BAD_CHUNK, STATUS_LINES, Bridge, date_line, title
 from mrecordlog_async.service.http import HEAD_BYTES, LINGER_SECONDS, encoded, large_head
-from mrecordlog_async.service.service import ConnectionCounts, Service
+from mrecordlog_async.service.service import ConnectionCounts
 
 if TYPE_CHECKING:
     from aiohttp.abc import AbstractStreamWriter
@@ -44,8 +45,8 @@ _quiet = logging.getLogger("mrecordlog_async.service.malformed")
 _quiet.setLevel(logging.CRITICAL + 1)  # it logs a traceback for each malformed request of a client
 
 PIECE_BYTES = 16 * 1024
-BARREN_BYTES = 16 * 1024
-"""Bytes of a body in chunks that may bring nothing: a size line of aiohttp's longest length is half of this."""
+PAUSE_SWEEPS, PROBES = 2, 32
+"""Sweeps without a byte of a body after which it is looked at, and the pieces with which it is."""
 TURNS = 5
 """Turns of the event loop in which aiohttp calls the handler of a whole head; after them it gets more bytes."""
 CROWDED, HURRY = 0.75, 10
@@ -58,8 +59,6 @@ SLOW_SECONDS = 0.5
 PAUSE_SECONDS = 1.0
 """Seconds without an accept after the system had no descriptor or memory for a connection."""
 TLS_CLOSE_SECONDS, FOREVER = 2.0, 1e8
-SWEEP_SECONDS = 1.0
-DRAIN_SECONDS = 1.0
 MALFORMED = (
     "malformed HTTP request: a path may need percent-encoding, a line may be longer than 8,190 bytes, or the lengths "
     "of the body contradict each other"
@@ -122,9 +121,9 @@ class Connection(asyncio.Protocol):
 
     since: when it began to be idle. content: the body of the request being served. writer: what sends its response, if
     that is not one buffer. unclaimed: bytes that aiohttp has and no request yet. taken: bytes of `content` that the
-    request has taken. barren: the last bytes of `content` that brought nothing. paused: since when the client has read
-    nothing, or 0. streams: a response that is charged elsewhere is being written. is_ending: it was cut in its
-    handshake.
+    request has taken. fresh: sweeps until `content` is looked at, if nothing of it comes. paused: since when the client
+    has read nothing, or 0. streams: a response that is charged elsewhere is being written. refused: status of the
+    refusal that ended it, or 0. is_ending: it was cut in its handshake.
     """
 
     has_begun = False
@@ -134,7 +133,7 @@ class Connection(asyncio.Protocol):
     gone: asyncio.Future[None] | None = None
     server: tuple[Any, ...] = ()
     client: tuple[Any, ...] | None = None
-    requests = unclaimed = taken = barren = turns = 0
+    requests = unclaimed = taken = fresh = turns = refused = 0
     seen = -1  # requests that had begun at the last sweep
     paused = 0.0
     streams = is_ending = False
@@ -171,11 +170,8 @@ class Connection(asyncio.Protocol):
         if self.transport.lingers:
             return
         if content is not None and not content.is_eof():
-            before = content.total_bytes
+            self.fresh = PAUSE_SWEEPS
             self.inner.data_received(data)
-            self.barren = 0 if content.total_bytes != before or content.is_eof() else self.barren + len(data)
-            if self.barren > BARREN_BYTES:  # aiohttp tells nobody of a malformed chunk before the request has ended
-                self.refuse(bad_request(BAD_CHUNK, "bad_body"))
         elif content is None and not self.held and self.unclaimed + len(data) <= PIECE_BYTES:
             self.unclaimed += len(data)
             self.inner.data_received(data)
@@ -199,7 +195,7 @@ class Connection(asyncio.Protocol):
 
     def begin(self, content: StreamReader, writer: AbstractStreamWriter) -> None:
         """Note that a request is being served; *content* is its body, and *writer* sends the response to it."""
-        self.content, self.writer, self.unclaimed, self.taken, self.barren = content, writer, 0, 0, 0
+        self.content, self.writer, self.unclaimed, self.taken, self.fresh = content, writer, 0, 0, PAUSE_SWEEPS
         self.requests += 1
         self.turns = TURNS if self.turns else 0  # a request may begin and end within one turn
         if self.held and not content.is_eof():
@@ -251,7 +247,25 @@ class Connection(asyncio.Protocol):
         if self.streams or self.paused or (self.writer is not None and self.writer.output_size):
             self.transport.abort()
         elif not self.transport.is_closing() and not self.transport.lingers:
+            self.refused = problem.status
+            self.others.note(problem, self.client, is_request=self.content is not None)
             self.transport.end_with(refusal(problem), self.loop)
+
+    def check_body(self) -> None:
+        """Refuse a body that pauses, if aiohttp can read no more of it.
+
+        aiohttp tells nobody of a malformed chunk before the request has ended. It queues an error for each piece that
+        follows, even for an empty one, and stops reading when 32 wait. It stops for a body that no request takes, too,
+        but here all is taken. A version that does otherwise leaves the body to its deadline.
+        """
+        content = self.content
+        if self.fresh and content is not None and not content.is_eof():
+            self.fresh -= 1
+            if not self.fresh and content.total_bytes == self.taken and not self.transport.is_closing():
+                for _ in range(0 if self.transport.full else PROBES):
+                    self.inner.data_received(b"")
+                if self.transport.full:
+                    self.refuse(bad_request(BAD_CHUNK, "bad_body"))
 
     @property
     def is_idle(self) -> bool:
@@ -286,7 +300,7 @@ class Connections:
     """
 
     def __init__(self, app: App, *, access_log: bool = False) -> None:
-        self.loop, self.options = asyncio.get_running_loop(), app.service.options
+        self.loop, self._service, self.options = asyncio.get_running_loop(), app.service, app.service.options
         self.counts: ConnectionCounts = app.service.connections
         self.counts.known = True
         self.open: dict[Connection, None] = {}
@@ -296,7 +310,8 @@ class Connections:
             self._respond, request_factory=self._request, access_log=None, logger=_quiet, auto_decompress=False,
             keepalive_timeout=FOREVER, lingering_time=0,
         )  # fmt: skip
-        self._bridge, self._tasks = Bridge(app, access_log=access_log), set[asyncio.Task[None]]()
+        self._access_log, self._tasks = access_log, set[asyncio.Task[None]]()
+        self._bridge = Bridge(app, access_log=access_log)
         self._sockets: Sequence[socket.socket] = ()
         self._tls: dict[str, Any] = {}
         self._emptied = asyncio.Event()
@@ -334,7 +349,7 @@ class Connections:
             one.setblocking(False)
         self._resume()
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """Accept no more, and cut those that have not begun: their clients have sent no request yet."""
         for one in self._sockets:
             self.loop.remove_reader(one.fileno())
@@ -393,11 +408,17 @@ class Connections:
             task.add_done_callback(self._tasks.discard)
             return
         self.counts.refused += 1
+        self.note(problem := too_many("connections", len(self.open), self.options.connections, 503), None)
         with accepted, suppress(OSError):
             if not self._tls:  # before its handshake, a client of TLS understands nothing
-                problem = too_many("connections", len(self.open), self.options.connections)
-                problem.status = 503
                 accepted.send(refusal(problem))
+
+    def note(self, problem: ProblemError, client: tuple[Any, ...] | None, *, is_request: bool = False) -> None:
+        """Count a refusal that the application does not see, and log it; that of a request is logged at its end."""
+        problems = self._service.problems
+        problems[problem.status] = problems.get(problem.status, 0) + 1
+        if self._access_log and not is_request:
+            log_access({"client": client, **NO_REQUEST}, problem.status, len(problem.document()), 0.0)
 
     async def _begin(self, connection: Connection) -> None:
         """Give the connection to aiohttp, after the TLS handshake if there is one."""
@@ -433,44 +454,43 @@ class Connections:
             longest.cut()
         return longest is not None
 
-    async def shutdown(self) -> None:
-        """Close connections that are idle; the others close after their response."""
+    async def end(self, seconds: float, stop: asyncio.Event) -> None:
+        """Let clients have their responses, for at most *seconds* or until *stop*; then cut all connections.
+
+        Connections that are idle close at once, the others after their response.
+        """
+        self._service.begin_shutdown()  # first: tails that wait would otherwise be waited for
+        self._close()
+        until = self.loop.time() + seconds
         for _ in range(TURNS):  # what has arrived is served
             await asyncio.sleep(0)
         self.closing = True
         for one in [one for one in self.known.values() if one.content is None]:
             one.transport.close()
-
-    async def finished(self, seconds: float, stop: asyncio.Event) -> None:
-        """Wait until the clients have all of their responses, for at most *seconds*, or until *stop*."""
-        self._emptied.clear()
-        waits = [asyncio.create_task(one.wait()) for one in (self._emptied, stop)]
-        if self.open:
-            await asyncio.wait(waits, timeout=max(seconds, 0), return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
-            wait.cancel()
-
-    async def abort(self) -> None:
-        """Cut all connections."""
+        if not await self._ends(self._service.finished(), until, stop):
+            text, dropped = "%d requests did not finish in time and are dropped", self._service.active
+            logger.warning(text, dropped, extra={"facts": {"event": "dropped", "requests": dropped}})
+        elif self.open:
+            self._emptied.clear()
+            await self._ends(self._emptied.wait(), until, stop)
         for one in list(self.known.values()):
             one.transport.abort()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=1.0)
         await asyncio.sleep(0)
 
-    async def watch(self, each_second: Callable[[], object]) -> None:
-        """Sweep every second until cancelled, and call *each_second* after each sweep.
+    async def _ends(self, what: Coroutine[Any, Any, object], until: float, stop: asyncio.Event) -> bool:
+        """Wait for *what*, but not past *until*, nor after *stop*; return whether it has ended."""
+        waits = [self.loop.create_task(what), self.loop.create_task(stop.wait())]
+        seconds = max(until - self.loop.time(), 0)
+        done, _ = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        return waits[0] in done
 
-        An error is logged and the next sweep runs all the same: nothing awaits this task, and without it no connection
-        has a deadline.
-        """
-        while True:
-            await asyncio.sleep(SWEEP_SECONDS)
-            try:
-                self.sweep(self.loop.time())
-                each_second()
-            except Exception:
-                logger.exception("watching connections failed; trying again in a second")
+    def check(self) -> None:
+        """Check every connection. Called every second."""
+        self.sweep(self.loop.time())
 
     def sweep(self, now: float) -> None:
         """Check every connection once."""
@@ -484,6 +504,8 @@ class Connections:
                 one.cut()
             elif one.unclaimed >= HEAD_BYTES and now > one.since and not one.paused:  # nothing claimed it meanwhile
                 one.refuse(large_head())
+            else:
+                one.check_body()
         self._cut_largest()
 
     def _cut_largest(self) -> None:
@@ -495,27 +517,6 @@ class Connections:
                 return
             self.counts.unread_bytes -= held[one]
             one.cut()
-
-
-@asynccontextmanager
-async def running(
-    service: Service, sockets: Sequence[socket.socket], context: ssl.SSLContext | None = None
-) -> AsyncIterator[Connections]:
-    """Serve *service* at *sockets* until the end of the block; its log stays open. For tests."""
-    connections = Connections(App(service))
-    connections.listen(sockets, context)
-    watching = asyncio.create_task(connections.watch(service.refused.check))
-    try:
-        yield connections
-    finally:
-        service.begin_shutdown()
-        connections.close()
-        await connections.shutdown()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(DRAIN_SECONDS):
-                await service.finished()
-        await connections.abort()
-        watching.cancel()
 
 
 def refusal(problem: ProblemError) -> bytes:

@@ -31,6 +31,9 @@ NDJSON = "application/x-ndjson"
 OCTET_STREAM = "application/octet-stream"
 TEXT = "text/plain"
 
+ABORT = "mrecordlog.abort"
+"""Key of a scope: cuts the connection."""
+
 HEAD_BYTES = 64 * 1024
 SMALL_BYTES = 64 * 1024
 """A smaller response is sent at once, without charge or deadline: it fits into the connection's buffer."""
@@ -163,6 +166,28 @@ class HttpRequest:
         if b"upgrade" in self.headers and not any(name == b"connection" for name, _ in headers):
             headers = [*headers, (b"connection", b"close")]
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def break_off(self) -> None:
+        """Have the server cut the connection, so that a response that has begun does not look whole.
+
+        A server does so for a response without an end, but Starlette's BaseHTTPMiddleware ends that response, whatever
+        happens below it. So what it gets is a body that it passes on and no server can send.
+        """
+        if ABORT in self.scope:
+            self.scope[ABORT]()
+        elif self.begun:
+            with suppress(Exception):
+                await self.send({"type": "http.response.body", "body": _BrokenOff(), "more_body": True})
+
+
+class _BrokenOff:
+    """A body that cannot be sent."""
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        raise ConnectionResetError("the response broke off")
 
 
 class HttpResponse:

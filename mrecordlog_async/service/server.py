@@ -33,6 +33,7 @@ from mrecordlog_async.service.service import Service
 from mrecordlog_async.service.tls import Certificate, use_small_buffers
 from mrecordlog_async.service.watching.systemd import EXTEND_TIMEOUT, Status, notify
 from mrecordlog_async.service.watching.trim_memory import MemoryTrimmer
+from mrecordlog_async.service.watching.watch import watch
 
 logger = logging.getLogger("mrecordlog_async.serve")
 
@@ -130,27 +131,22 @@ async def _serve_until_stopped(
     if on_listening is not None:
         on_listening(address)
     checks = (
+        connections.check,
         Status(service, address).check,
         service.note_refused_connections,
         service.refused.check,
         MemoryTrimmer(service).check,
     )
-    sweeping = asyncio.create_task(connections.watch(lambda: [check() for check in checks]))
+    watching = asyncio.create_task(watch(*checks))
     renewing = asyncio.create_task(settings.certificate.watch()) if settings.certificate is not None else None
     try:
         await _recover(service, settings, stop, address)
         await _end_of_service(service, stop, settings.failure_grace_seconds)
     finally:
         notify("STOPPING=1", EXTEND_TIMEOUT)
-        service.begin_shutdown()  # first: tails that wait would otherwise be waited for below
         _remove_socket(settings)  # before it is closed: after that, another service may listen at the path
-        connections.close()
-        until = asyncio.get_running_loop().time() + settings.options.drain_seconds
-        await connections.shutdown()
-        if await _finish_requests(service, stop, settings.options.drain_seconds):
-            await connections.finished(until - asyncio.get_running_loop().time(), stop.second)
-        await connections.abort()
-        sweeping.cancel()
+        await connections.end(settings.options.drain_seconds, stop.second)
+        watching.cancel()
         if renewing is not None:
             renewing.cancel()
 
@@ -305,19 +301,6 @@ async def _recover(service: Service, settings: ServeSettings, stop: _Stop, addre
         if opening.cancel():  # a signal came first; recovery stops at its next segment and releases the directory
             with suppress(asyncio.CancelledError):
                 await opening
-
-
-async def _finish_requests(service: Service, stop: _Stop, seconds: float) -> bool:
-    """Wait until no request is being served, at most *seconds*, or until a second signal; return whether none is."""
-    waits = [asyncio.create_task(service.finished()), asyncio.create_task(stop.second.wait())]
-    done, pending = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-    for task in pending:
-        task.cancel()
-    if waits[0] not in done:
-        dropped = service.active
-        text = "%d requests did not finish in time and are dropped"
-        logger.warning(text, dropped, extra={"facts": {"event": "dropped", "requests": dropped}})
-    return waits[0] in done
 
 
 async def _close(service: Service, seconds: float) -> int:

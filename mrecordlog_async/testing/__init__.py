@@ -95,9 +95,11 @@ async def serving(log: MultiRecordLog) -> AsyncIterator[str]:
     Needs the packages of the service: `pip install 'mrecordlog_async[server]'`.
     """
     try:
-        from mrecordlog_async.service.connections import running
+        from mrecordlog_async.service.app import App
+        from mrecordlog_async.service.connections import Connections
         from mrecordlog_async.service.listening import bind
         from mrecordlog_async.service.service import Service
+        from mrecordlog_async.service.watching.watch import watch
     except ModuleNotFoundError as error:
         raise naming(error, "server") from None
 
@@ -105,8 +107,14 @@ async def serving(log: MultiRecordLog) -> AsyncIterator[str]:
     service.attach(log)
     sockets = await bind("127.0.0.1", 0)
     port = sockets[0].getsockname()[1]
-    async with running(service, sockets):
+    connections = Connections(App(service))
+    connections.listen(sockets)
+    watching = asyncio.create_task(watch(connections.check, service.refused.check))
+    try:
         yield f"http://127.0.0.1:{port}"
+    finally:
+        await connections.end(1.0, asyncio.Event())
+        watching.cancel()
 
 
 @contextmanager

@@ -25,12 +25,11 @@ from mrecordlog_async.client import (
 from mrecordlog_async.client.http1 import SCRATCH_BYTES
 from mrecordlog_async.options import MIB
 from mrecordlog_async.protocol import wire
-from mrecordlog_async.service.connections import running
 from mrecordlog_async.service.listening import bind_unix
 from tests.certificates import make_certificate
 from tests.client.faces import Face, InThreads, faces, outcome
 from tests.client.scripted import APPENDED, DRIP_BODY, DRIP_HEAD, DROP, QUEUE, Step, problem, scripted
-from tests.served import Served, serving
+from tests.served import Served, running, serving
 from tests.serving import Process
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0%x\r\n%b\r\n0\r\n\r\n" % (len(APPENDED), APPENDED)

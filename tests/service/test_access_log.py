@@ -10,6 +10,8 @@ import pytest
 
 from mrecordlog_async.cli.shell.logging_setup import TextFormatter
 from mrecordlog_async.service.access_log import escaped, log_access
+from tests.served import serving
+from tests.service.test_security import raw
 from tests.serving import Process
 
 
@@ -45,6 +47,23 @@ def test_serve_logs_a_line_per_request(directory: Path) -> None:
     assert len(lines) >= 2
     assert "127.0.0.1 [" in lines[-1]
     assert '" 200 ' in lines[-1]
+
+
+async def test_what_the_application_does_not_see_is_logged_and_counted(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A line for each refusal, also where nobody could read a request."""
+    caplog.set_level("INFO", "mrecordlog_async.access")
+    async with serving(directory, access_log=True) as served:
+        for sent, line in (
+            (b"GET /healthz HTTP/2.0\r\nHost: x\r\n\r\n", '"GET /healthz HTTP/2.0" 505 '),
+            (b"no HTTP\r\n\r\n", '"- - HTTP/-" 400 '),
+        ):
+            async with raw(served) as connection:
+                await connection.send(sent)
+                assert await connection.status() == int(line.split()[-1])
+                assert any(line in message for message in caplog.messages), caplog.messages
+        assert served.service.problems == {505: 1, 400: 1}
 
 
 def test_no_message_controls_a_terminal() -> None:

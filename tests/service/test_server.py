@@ -305,10 +305,10 @@ async def test_a_shutdown_closes_the_connection_of_a_response_that_began_before(
             assert await reader.readexactly(12) == b"HTTP/1.1 200"
             while not any(connection.paused for connection in served.connections.known.values()):
                 await asyncio.sleep(0.001)
-            served.service.begin_shutdown()
-            await served.connections.shutdown()
+            ending = asyncio.create_task(served.connections.end(3_600.0, asyncio.Event()))
             async with asyncio.timeout(30):
                 response = await reader.read()
+            await ending
             assert len(response) > 8_000_000
             assert b"connection: close" not in response.partition(b"\r\n\r\n")[0].lower()
         finally:

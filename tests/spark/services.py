@@ -16,10 +16,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mrecordlog_async import Limits, MultiRecordLog
 from mrecordlog_async.model import QueueSummary
-from mrecordlog_async.service.connections import Connections, running
+from mrecordlog_async.service.connections import Connections
 from mrecordlog_async.service.listening import bind
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.service import Service
+from tests.served import running
 from tests.serving import free_port
 
 T = TypeVar("T")
