@@ -1,6 +1,6 @@
 """The rule for names of queues and consumers and for patterns: what a log can hold, and what it accepts for a new one.
 
-A log may hold names that could not be created today: Quickwit's crate allows control characters,
+A log may hold names that could not be created today: older versions took control characters from Quickwit's crate,
 `Limits.name_bytes` may have been higher, and patterns had no limit. Such queues and consumers work as all others do,
 everywhere, and `repair` keeps them. Only creating is refused, so every new name can be typed in a shell, read in a line
 of text and sent in a URL.

@@ -27,8 +27,6 @@ from mrecordlog_async.cli.commands import (
     demo,
     drain,
     dump,
-    export_quickwit,
-    import_quickwit,
     inspect,
     lake,
     load,
@@ -90,7 +88,7 @@ GROUPS: tuple[tuple[str, tuple[CommandModule, ...]], ...] = (
     ("Consume records", (consume, consumers)),
     ("Look into a log", (inspect, verify)),
     ("Back up and repair", (snapshot, repair)),
-    ("Move queues between logs", (dump, load, import_quickwit, export_quickwit)),
+    ("Move queues between logs", (dump, load)),
     ("Move queues into a lake, with Spark", (drain, lake)),
     ("Try it out", (demo, bench, completion)),
 )

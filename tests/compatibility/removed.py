@@ -17,6 +17,7 @@ _TABLE = (
 )
 _UPKEEP = "delta-rs' own calls, as recipes show"
 _PARSED = "`payload` stays next to the columns of `--schema`; a row that does not parse has nulls in them"
+_CRATE = "`examples/import_quickwit.py` reads files of the crate into a new log; nothing writes them"
 _FETCH_RUNS = "nothing: a fetch holds 4 MiB of records at a time, however many runs it returns"
 REMOVED: dict[str, str] = {
     "append --key": "one service for each command: `URL,URL` and `dns+http://…` are refused; "
@@ -41,6 +42,8 @@ REMOVED: dict[str, str] = {
     "lake --dry-run": _UPKEEP,
     "lake --older-than": _UPKEEP,
     "lake --target-file-bytes": _UPKEEP,
+    "export-quickwit": _CRATE,
+    "import-quickwit": _CRATE,
     "internal": "`bad_request` where the head of a request is refused; `500 internal` stays",
     "load-parquet": "a recipe that appends the rows of a Delta table; rows of other files are written with Spark",
     "mrecordlog_async.FileSystem.capacity_of": "`FileSystem.space_of`, which says what is free, too",

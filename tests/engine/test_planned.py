@@ -10,7 +10,6 @@ from mrecordlog_async.format.frame import BLOCK_BYTES, FRAME_HEADER_BYTES, segme
 from mrecordlog_async.format.parse import COMMIT_FRAME_BYTES, find_commits
 from mrecordlog_async.format.record import MANY_BYTES_MAX, MANY_RECORDS_MAX, Append, Many, appends_of, encode_record
 from mrecordlog_async.model import RUN_BYTES, Run
-from mrecordlog_async.quickwit.state import runs_of
 from mrecordlog_async.storage.segment import LogEnd
 
 
@@ -25,8 +24,6 @@ def test_a_run_holds_less_than_2_gib() -> None:
     """Its offsets have 31 bits: a larger payload is refused, and none gets a negative offset."""
     with pytest.raises(OverflowError):
         Run.of(0, [Large()])
-    with pytest.raises(ValueError, match="position 7: 2147483648 bytes are too much"):
-        list(runs_of([(7, Large())]))
 
 
 async def test_runs_are_about_a_block() -> None:

@@ -60,7 +60,6 @@ def test_a_note_of_the_end_without_segments_is_damage(tmp_path: Path) -> None:
         ["verify", "{log}"],
         ["repair", "{log}"],
         ["snapshot", "{log}", "{log}.copy"],
-        ["export-quickwit", "{log}", "{log}.exported"],
     ],
     ids=lambda command: command[0],
 )

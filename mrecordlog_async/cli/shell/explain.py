@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import shlex
+import struct
+import zlib
 
 from mrecordlog_async.cli.shell.exit_codes import UsageError, sentence_of
 from mrecordlog_async.errors import CorruptionError, LogLockedError, QueueNotFoundError
 from mrecordlog_async.format.header import FormatVersionError, HeaderError
-from mrecordlog_async.quickwit.files import is_crate_directory
-from mrecordlog_async.storage.directory import LogDirectory
+from mrecordlog_async.storage.directory import LogDirectory, segment_name
 from mrecordlog_async.storage.lock_file import LOCK_NAME
-from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
 UNAUTHORIZED = 401
+
+_CRATE_BLOCK_BYTES = 32_768
+_CRATE_FRAME = struct.Struct("<IHB")
+"""Checksum of kind and payload, length, kind."""
+_CRATE_KINDS = range(1, 5)
 
 IN_A_SHELL = (
     ("pass past_consumers=True", "pass --past-consumers"),
@@ -67,40 +72,28 @@ def refuse_foreign_directory(path: str) -> None:
     """
     log = LogDirectory.at(path)
     try:
-        is_foreign = is_crate_directory(OsFileSystem(), path)
+        segments = log.list().segments
+        is_foreign = _begins_as_the_crate_does(f"{path}/{segment_name(segments[0])}")
         if not is_foreign:
-            log.header_of(log.list().segments[-1])
+            log.header_of(segments[-1])
     except FormatVersionError as error:
         raise UsageError(f"{path} cannot be read: {error}") from None
     except (OSError, HeaderError, IndexError):
         return  # the command itself reports it
     if is_foreign:
         raise UsageError(
-            f"{path} holds files of Quickwit's Rust crate, not a log: import them into a new directory with "
-            f"`mrecordlog import-quickwit {shlex.quote(path)} DIR`"
+            f"{path} holds files of Quickwit's Rust crate, not a log: examples/import_quickwit.py of the repository "
+            "reads them into a new one"
         )
 
 
-def refuse_log_directory(path: str) -> None:
-    """Raise UsageError if *path* holds a log, where the files of Quickwit's Rust crate are expected."""
-    log = LogDirectory.at(path)
-    try:
-        is_log = any(_has_header(log, number) for number in log.list().segments)
-    except OSError:
-        return  # the command itself reports it
-    if is_log:
-        typed = shlex.quote(path)
-        raise UsageError(
-            f"{path} is a log, not a directory of Quickwit's Rust crate: use it as it is (`mrecordlog ls {typed}`), or "
-            f"write it for the crate with `mrecordlog export-quickwit {typed} TARGET`"
-        )
-
-
-def _has_header(log: LogDirectory, number: int) -> bool:
-    try:
-        log.header_of(number)
-    except FormatVersionError:
-        return True
-    except HeaderError:
+def _begins_as_the_crate_does(path: str) -> bool:
+    """Return whether a file begins with a valid frame of the crate, whose files are named as segments are."""
+    with open(path, "rb") as file:
+        block = file.read(_CRATE_BLOCK_BYTES)
+    if len(block) < _CRATE_BLOCK_BYTES:
         return False
-    return True
+    checksum, length, kind = _CRATE_FRAME.unpack_from(block)
+    stop = _CRATE_FRAME.size + length
+    checked = zlib.crc32(block[_CRATE_FRAME.size : stop], zlib.crc32(bytes((kind,))))
+    return kind in _CRATE_KINDS and stop <= len(block) and checked == checksum

@@ -52,7 +52,6 @@ def directory(tmp_path: Path) -> Path:
         ("cat", "DIR", "orders"),
         ("top", "DIR", "--once", "--interval", "0.1"),
         ("snapshot", "DIR", "DIR.copy"),
-        ("export-quickwit", "DIR", "DIR.crate"),
         ("truncate", "DIR", "orders", "30"),
         ("completion", "bash"),
         ("--help",),

@@ -77,7 +77,7 @@ def test_a_shell_completes_commands_options_and_values(shell: str, directory: Pa
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     assert "verify" in completed(shell, "mrecordlog ver")
-    assert completed(shell, "mrecordlog import-quickwit --ac") == ["--accept-damage"]
+    assert completed(shell, "mrecordlog repair --ap") == ["--apply"]
     assert set(completed(shell, "mrecordlog configure ./wal orders --keep ")) == {
         "until_truncated",
         "until_acknowledged",

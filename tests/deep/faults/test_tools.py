@@ -18,15 +18,11 @@ from uuid import UUID
 import pytest
 
 from mrecordlog_async import QueueOptions, RecordLogError
-from mrecordlog_async.cli.commands.import_quickwit import build, queues_of
 from mrecordlog_async.format.header import HEADER_BYTES, decode_header
 from mrecordlog_async.maintenance.repair import write_log
 from mrecordlog_async.maintenance.salvage import salvage, salvage_from
 from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.maintenance.usage import usage
-from mrecordlog_async.quickwit.frame import BLOCK_BYTES
-from mrecordlog_async.quickwit.reader import read
-from mrecordlog_async.quickwit.writer import CrateWriter
 from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.storage.directory import LogDirectory
 from tests.deep.faults.test_damage import several_segments
@@ -39,7 +35,6 @@ from tests.faults.histories import NEVER, Case
 from tests.faults.inject import faults
 from tests.faults.judge import State, as_shown, state_in
 from tests.faults.states import plans
-from tests.quickwit.memory import Memory, delete_queue
 
 TARGET = "/data/new"
 Work = Callable[[Disk], Coroutine[Any, Any, None]]
@@ -61,32 +56,6 @@ async def repair(disk: Disk) -> None:
     found = salvage_from(source, on_progress=lambda progress: None, keeps_payloads=False)
     assert found.damage
     await write_log(TARGET, source, found, SEGMENT_BYTES)
-
-
-async def import_queues(disk: Disk) -> None:
-    """Do what `mrecordlog import-quickwit` does after it has read its source for positions."""
-    await build(TARGET, CRATE, queues_of(read(CRATE), None), SEGMENT_BYTES, disk)
-
-
-def crate_files() -> Memory:
-    """Return files of the crate: a truncated queue, an empty one, a recreated one, and a record larger than a block."""
-    files = Memory()
-    writer = CrateWriter(files, file_bytes=2 * BLOCK_BYTES)
-    for queue in ("first", "empty", "third"):
-        writer.create_queue(queue)
-    writer.append("first", 0, [b"w" * 100] * 3)
-    writer.append("first", 3, [b"x" * 3_000] * 2)
-    writer.append("third", 0, [b"lost"] * 3)
-    writer.append("first", None, [b"y" * 9_000] * 4)
-    writer.truncate("first", 2)
-    delete_queue(writer, "third")
-    writer.create_queue("third")
-    writer.append("third", None, [b"z" * 40_000, b""])
-    writer.truncate("empty", 6)
-    return files
-
-
-CRATE = crate_files()
 
 
 async def take_snapshot(disk: Disk) -> None:
@@ -170,7 +139,6 @@ def damaged_log_with_settings() -> Disk:
 COMMANDS = {
     "repair": Command(repair, damaged_log, 9),
     "repair with settings": Command(repair, damaged_log_with_settings, 9),
-    "import": Command(import_queues, damaged_log, 1),
     "snapshot": Command(take_snapshot, lambda: log_disk(closed=False), 1),
     "snapshot of a closed log": Command(take_snapshot, lambda: log_disk(closed=True), 1),
     "snapshot of a cached log": Command(take_snapshot, cached_log, 1, is_synced=False),
@@ -284,6 +252,6 @@ def test_fault_is_told(tally: Tally) -> None:
     """A failed sync at the end is reported, and the new log does not get its name."""
     disk = damaged_log()
     disk.fault = Fault(1, calls=frozenset({"sync"}), on=True)
-    assert run(import_queues, disk) is not None
+    assert run(repair, disk) is not None
     assert not disk.exists(TARGET)
     tally.faults += 1

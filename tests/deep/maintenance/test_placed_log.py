@@ -11,18 +11,14 @@ from unittest.mock import AsyncMock
 import pytest
 
 from mrecordlog_async import MultiRecordLog, QueueNotFoundError, QueueOptions, QueueOptionsError, ReadOnlyLog
-from mrecordlog_async.cli.commands.import_quickwit import build, queues_of
 from mrecordlog_async.maintenance import repair
 from mrecordlog_async.maintenance.placed_log import PlacedLog, open_placed_log
 from mrecordlog_async.options import MIB
-from mrecordlog_async.quickwit.reader import read
-from mrecordlog_async.quickwit.writer import CrateWriter
 from mrecordlog_async.recovery import places
 from tests import damage
 from tests.cli import running
 from tests.conftest import contents
 from tests.deep.maintenance.test_stored_log import change
-from tests.quickwit.memory import Memory
 
 RECORD = bytes(2_000)
 
@@ -98,26 +94,6 @@ def test_repair_does_not_keep_the_log_in_memory(directory: Path) -> None:
     with ReadOnlyLog.open(f"{directory}.repaired") as log:
         left = log.summary()["large"]
     assert 120 * 200 - 400 <= left.records < 120 * 200
-
-
-@pytest.mark.usefixtures("few_undigested")
-def test_an_import_does_not_keep_the_log_in_memory(directory: Path) -> None:
-    """The records of the crate's files are passed on as they are read."""
-    files = Memory()
-    writer = CrateWriter(files, file_bytes=8 * MIB)
-    writer.create_queue("large")
-    for _ in range(120):
-        writer.append("large", None, [RECORD] * 200)
-    tracemalloc.start()
-    try:
-        queues = queues_of(read(files), None)
-        asyncio.run(build(str(directory), files, queues, 16 * MIB))
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 24 * MIB
-    with ReadOnlyLog.open(directory) as log:
-        assert log.summary()["large"].bytes == 120 * 200 * len(RECORD)
 
 
 async def test_limits_count_what_a_truncate_left(directory: Path) -> None:
