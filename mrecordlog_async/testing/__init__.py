@@ -12,7 +12,6 @@ With pytest, the fixtures `memory_log`, `memory_disk` and `memory_service` are t
 from __future__ import annotations
 
 import asyncio
-import random
 import threading
 import weakref
 from collections.abc import AsyncIterator, Iterator
@@ -81,8 +80,7 @@ async def crash(log: MultiRecordLog, seed: int | None = None, **options: Any) ->
     disk.cut_power()
     with suppress(LogFailedError, OSError):  # the process that wrote is gone, whatever it was doing
         await log.close()
-    snapshot = disk.snapshot()
-    disk.restart(snapshot.cut(snapshot.some(random.Random(seed))))
+    disk.restart(seed)
     found = await _open(disk, {"persist_policy": log.persist_policy, "limits": log.limits, **options})
     _after_crash[log] = found
     return found

@@ -9,8 +9,9 @@ import zlib
 from mrecordlog_async.cli.shell.exit_codes import UsageError, sentence_of
 from mrecordlog_async.errors import CorruptionError, LogLockedError, QueueNotFoundError
 from mrecordlog_async.format.header import FormatVersionError, HeaderError
-from mrecordlog_async.storage.directory import LogDirectory, segment_name
+from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.lock_file import LOCK_NAME
+from mrecordlog_async.storage.segment import segment_name
 
 UNAUTHORIZED = 401
 
