@@ -80,7 +80,7 @@ def test_options_arrive_from_the_command_line(directory: Path, options: QueueOpt
     assert read(directory) == options
     listed = json.loads(mrecordlog("ls", directory, "--json").out)
     assert listed["settings"]["options"] == asdict(options)
-    shown = mrecordlog("inspect", directory).out
+    shown = mrecordlog("ls", directory).out
     for name, facts in QUEUE_OPTIONS.items():
         if getattr(options, name) != getattr(QueueOptions(), name):
             assert all(words in shown for words in facts.shown.split("{}")), name

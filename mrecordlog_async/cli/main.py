@@ -17,17 +17,14 @@ from typing import Protocol
 
 from mrecordlog_async.cli.commands import (
     append,
-    bench,
     cat,
     completion,
     configure,
     consume,
     consumers,
     delete,
-    demo,
     drain,
     dump,
-    inspect,
     lake,
     load,
     ls,
@@ -64,7 +61,6 @@ service or another process writes to it; reading never changes it.
   mrecordlog serve ./wal &
   echo 'two coffees' | mrecordlog append http://127.0.0.1:8080 orders --create
   mrecordlog cat ./wal orders
-  mrecordlog inspect ./wal --pins
 
 Exit codes:
   0 success   1 failed   2 wrong usage   3 damage found
@@ -86,11 +82,10 @@ class CommandModule(Protocol):
 GROUPS: tuple[tuple[str, tuple[CommandModule, ...]], ...] = (
     ("Store and read records", (serve, append, cat, ls, configure, truncate, delete, top)),
     ("Consume records", (consume, consumers)),
-    ("Look into a log", (inspect, verify)),
-    ("Back up and repair", (snapshot, repair)),
+    ("Back up, verify and repair", (snapshot, verify, repair)),
     ("Move queues between logs", (dump, load)),
     ("Move queues into a lake, with Spark", (drain, lake)),
-    ("Try it out", (demo, bench, completion)),
+    ("Set up your shell", (completion,)),
 )
 """Every command, in the order that `--help` shows."""
 

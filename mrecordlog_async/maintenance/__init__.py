@@ -1,4 +1,4 @@
-"""Back up, check, repair and inspect the files of a log.
+"""Back up, check and repair the files of a log.
 
 All of these functions block; in a coroutine, call them with `asyncio.to_thread`. None of them changes the log that it
 is given. All except `repair` work while a service writes to the log.
@@ -6,7 +6,6 @@ is given. All except `repair` work while a service writes to the log.
 * `snapshot` copies a log while it is in use.
 * `verify` checks every byte.
 * `salvage` reads everything that damage left readable, and `repair` writes that as a new log.
-* `usage` shows what each segment contains and which queue keeps it.
 
 Inside: `headers` determines where each segment must end, `scan` reads one segment around its damage, `damage` describes
 what cannot be read, `lenient_replay` rebuilds the queues. `transfer` is the one way to copy queues to another log;
@@ -19,24 +18,17 @@ from mrecordlog_async.maintenance.lenient_replay import SalvagedQueue
 from mrecordlog_async.maintenance.repair import Repair, repair
 from mrecordlog_async.maintenance.salvage import Salvage, salvage
 from mrecordlog_async.maintenance.snapshot import Snapshot, snapshot
-from mrecordlog_async.maintenance.usage import LiveShare, LogUsage, Pin, QueueUsage, SegmentUsage, usage
 from mrecordlog_async.maintenance.verify import Verification, verify
 
 __all__ = [
     "Damage",
-    "LiveShare",
-    "LogUsage",
-    "Pin",
-    "QueueUsage",
     "Repair",
     "Salvage",
     "SalvagedQueue",
-    "SegmentUsage",
     "Snapshot",
     "Verification",
     "repair",
     "salvage",
     "snapshot",
-    "usage",
     "verify",
 ]

@@ -69,9 +69,3 @@ class QueueSettings:
             self.owners.pop(name, None)
         else:
             self.owners[name] = owner
-
-    def keeping_consumer(self) -> tuple[str, int] | None:
-        """Return the slowest consumer and its position, if the queue keeps its records until it acknowledges them."""
-        if self.options.keep != "until_acknowledged" or not self.consumers:
-            return None
-        return min(self.consumers.items(), key=lambda consumer: consumer[::-1])

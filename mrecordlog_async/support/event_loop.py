@@ -1,4 +1,4 @@
-"""The event loop that commands and the benchmark run on."""
+"""The event loop that commands run on."""
 
 from __future__ import annotations
 
@@ -13,8 +13,3 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     except ModuleNotFoundError:
         return None
     return uvloop.new_event_loop
-
-
-def loop_name() -> str:
-    """Return what that loop is called in a report."""
-    return "uvloop" if loop_factory() is not None else "asyncio's own event loop"

@@ -181,13 +181,13 @@ async def test_a_log_in_use_cannot_be_loaded_into(directory: Path, log: MultiRec
 
 
 def test_reading_commands_write_nothing(tmp_path: Path) -> None:
-    """verify, inspect and dump change no byte and no name, not even a torn tail."""
+    """verify, ls and dump change no byte and no name, not even a torn tail."""
     directory = build(tmp_path / "wal", three_queues)
     (directory / "CLOSED").unlink()
     last = damage.last_segment(directory)
     damage.half_a_batch(last)
     before = damage.snapshot(directory)
-    for command in ("verify", "inspect", "dump"):
+    for command in ("verify", "ls", "dump"):
         assert mrecordlog(command, directory).code == 0
     assert damage.snapshot(directory) == before
 
@@ -240,7 +240,7 @@ def test_every_setting_is_carried(tmp_path: Path) -> None:
 
 
 def test_every_setting_is_shown(tmp_path: Path) -> None:
-    """`ls` and `inspect` show each setting of a queue but owners: without one of them, they print something else."""
+    """`ls` shows each setting of a queue but owners: without one of them, it prints something else."""
     plain, names = QueueSettings(), {one.name for one in fields(QueueSettings)} - {"owners"}
     for found in settings_seen(build(tmp_path / "wal", all_settings))[0].values():
         for name in names:

@@ -15,7 +15,6 @@ from mrecordlog_async.cli.main import main
 from mrecordlog_async.cli.shell.exit_codes import FAILED
 from mrecordlog_async.maintenance.salvage import salvage
 from mrecordlog_async.maintenance.snapshot import snapshot
-from mrecordlog_async.maintenance.usage import usage
 from mrecordlog_async.storage.segment import segment_name
 from tests.conftest import contents
 from tests.readonly.overtaking import BLOCK, Interrupted, Stages, build
@@ -123,19 +122,6 @@ def test_a_snapshot_that_begins_again_replaces_the_copy_of_the_segment_that_was_
 
 
 @pytest.mark.parametrize("turn", range(6))
-def test_usage_counts_what_is_there(stages: Stages, directory: Path, turn: int) -> None:
-    """Removed segments are neither damage nor an error: they held nothing live."""
-    files = Interrupted()
-    files.interrupt(stages.segments(0)[turn], lambda: stages.put(1, directory))
-    found = usage(str(directory), filesystem=files)
-    assert sum(segment.damaged_bytes for segment in found.segments) == 0
-    assert found.segments[-1].number in (stages.segments(0)[-1], stages.segments(1)[-1])
-    assert [segment.number for segment in found.segments] == list(
-        range(found.segments[0].number, found.segments[-1].number + 1)
-    )
-
-
-@pytest.mark.parametrize("turn", range(6))
 def test_what_a_writer_removes_is_nothing_to_salvage(stages: Stages, directory: Path, turn: int) -> None:
     """When the writer removes segments, the log is read again from those that exist."""
     files = Interrupted()
@@ -162,8 +148,6 @@ async def test_a_log_that_goes_on_and_is_closed_meanwhile_misses_no_segment(dire
     found = await asyncio.to_thread(salvage, str(directory), filesystem=Late())
     assert not found.damage
     assert [queue.record_count for queue in found.queues] == [8]
-    counted = await asyncio.to_thread(usage, str(directory), filesystem=Late())
-    assert not any(segment.damaged_bytes for segment in counted.segments)
     await asyncio.to_thread(snapshot, str(directory), f"{directory}.copy", filesystem=Late())
     with await asyncio.to_thread(ReadOnlyLog.open, f"{directory}.copy") as log_of_the_copy:
         assert log_of_the_copy.next_position("q") in (6, 8)
@@ -191,10 +175,6 @@ class Shrinking(Interrupted):
 @pytest.mark.parametrize("reads", [1, 2])
 def test_a_segment_that_shrinks_while_it_is_read_is_no_damage(stages: Stages, directory: Path, reads: int) -> None:
     """No command reports damage in a healthy log whose segment shrinks during a read."""
-    files = Shrinking(stages, directory, reads)
-    assert sum(segment.damaged_bytes for segment in usage(str(directory), filesystem=files).segments) == 0
-    assert not files.victim.exists()
-    stages.put(0, directory)
     files = Shrinking(stages, directory, reads)
     assert not salvage(str(directory), filesystem=files).damage
     assert not files.victim.exists()

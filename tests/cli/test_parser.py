@@ -70,7 +70,7 @@ def test_the_log_is_the_first_argument(name: str) -> None:
         ("snapshot ./wal s3://b/x", "'s3://b/x' is a URL, and this command needs the files: name the directory"),
         ("repair ./wal --to s3://b/x", "'s3://b/x' is a URL, and this command needs the files"),
         ("verfy ./wal", "mrecordlog: unknown command 'verfy'; did you mean verify?"),
-        ("inspect ./wal --pin-s", "unknown option --pin-s; did you mean --pins?"),
+        ("repair ./wal --aply", "unknown option --aply; did you mean --apply?"),
         ("serve ./wal --memroy-bytes=1", "unknown option --memroy-bytes; did you mean --memory-bytes?"),
         ("serve ./wal --access-log true", "unexpected 'true': a switch takes no value"),
         ("serve --access-log true", "a switch takes no value; write ./true for a directory of that name"),

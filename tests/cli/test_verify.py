@@ -51,7 +51,7 @@ def test_segments_that_were_exchanged_are_damage_of_both(tmp_path: Path) -> None
     assert mrecordlog("verify", f"{directory}.repaired").code == 0
 
 
-@pytest.mark.parametrize("command", ["verify", "inspect", "repair", "ls", "snapshot", "dump"])
+@pytest.mark.parametrize("command", ["verify", "repair", "ls", "snapshot", "dump"])
 def test_files_that_only_look_like_segments_are_left_alone(
     tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -65,7 +65,7 @@ def test_files_that_only_look_like_segments_are_left_alone(
 
 
 @pytest.mark.parametrize("kind", ["directory", "link"])
-@pytest.mark.parametrize("command", ["verify", "inspect", "repair", "ls", "snapshot", "dump"])
+@pytest.mark.parametrize("command", ["verify", "repair", "ls", "snapshot", "dump"])
 def test_what_has_the_name_of_a_segment_and_is_no_file_is_named(
     tmp_path: Path, command: str, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

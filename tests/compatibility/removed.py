@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-_SUITE = "`python -m tests.benchmarks` in a clone of the repository"
+_SUITE = "`examples/measure_disk.py`; for other stores, `python -m tests.benchmarks`, both in a clone of the repository"
 _PARQUET = "a Delta table: finish a drain into Parquet files with 0.2.0, then begin a table"
 INSPECTION = "the same name of `log.inspection`, for services and tools, under no promise"
 _CLIENTS = (
@@ -22,10 +22,8 @@ _FETCH_RUNS = "nothing: a fetch holds 4 MiB of records at a time, however many r
 REMOVED: dict[str, str] = {
     "append --key": "one service for each command: `URL,URL` and `dns+http://…` are refused; "
     "`top` takes several arguments",
-    "bench --list": _SUITE,
-    "bench --markdown": _SUITE,
-    "bench --only": _SUITE,
-    "bench --svg": _SUITE,
+    "bench": _SUITE,
+    "demo": "`examples/kill_it.py`",
     "drain --adopt-output": _PARQUET,
     "drain --checkpoint": _TABLE,
     "drain --format": _PARQUET,
@@ -44,6 +42,7 @@ REMOVED: dict[str, str] = {
     "lake --target-file-bytes": _UPKEEP,
     "export-quickwit": _CRATE,
     "import-quickwit": _CRATE,
+    "inspect": "the column `keeps from` of `ls` for `--pins`, `verify` for damage",
     "internal": "`bad_request` where the head of a request is refused; `500 internal` stays",
     "load-parquet": "a recipe that appends the rows of a Delta table; rows of other files are written with Spark",
     "mrecordlog_async.FileSystem.capacity_of": "`FileSystem.space_of`, which says what is free, too",

@@ -127,4 +127,4 @@ def test_one_extra_is_enough(extra: str, module: str, parts: list[str]) -> None:
     )
     assert done.returncode == 0, done.stderr
     loaded = {name.split(".")[1] for name in json.loads(done.stdout)}
-    assert loaded & {"client", "protocol", "service", "aiohttp", "fastapi", "spark", "cli", "bench"} == set(parts)
+    assert loaded & {"client", "protocol", "service", "aiohttp", "fastapi", "spark", "cli"} == set(parts)

@@ -15,7 +15,6 @@ from mrecordlog_async.maintenance.headers import read_headers
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
 from mrecordlog_async.maintenance.repair import repair
 from mrecordlog_async.maintenance.salvage import salvage
-from mrecordlog_async.maintenance.usage import usage
 from mrecordlog_async.model import Record
 from mrecordlog_async.options import SEGMENT_BYTES_MIN
 from mrecordlog_async.storage.directory import LogDirectory
@@ -93,14 +92,6 @@ def test_the_log_has_every_kind(directory: Path) -> None:
     items = list(read_headers(LogDirectory.at(directory), [0]).scan(0).items())
     kinds = {type(record) for item in items if isinstance(item, ParsedBatch) for record in item.records}
     assert kinds == set(get_args(LogRecord))
-
-
-def test_usage_counts_every_kind(filled: Path) -> None:
-    """Bounds and settings of each queue are those of a reader."""
-    expected, counted = seen(filled), usage(filled)
-    assert {one.name: one.settings for one in counted.queues} == expected.settings
-    bounds = {one.name: (one.first_position, one.next_position) for one in counted.queues}
-    assert bounds == expected.bounds
 
 
 def test_a_salvage_reads_every_kind(filled: Path) -> None:

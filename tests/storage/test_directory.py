@@ -56,7 +56,6 @@ def test_a_note_of_the_end_without_segments_is_damage(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        ["inspect", "{log}"],
         ["verify", "{log}"],
         ["repair", "{log}"],
         ["snapshot", "{log}", "{log}.copy"],

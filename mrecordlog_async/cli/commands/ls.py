@@ -1,8 +1,9 @@
 """List the queues of a log: their positions, records and bytes.
 
-The column first is the first retained position, the column next is the next position to be assigned, and the column
-age says how long ago the oldest record was stored. For a directory, a last column shows options, seal and consumers, if
-any queue has them.
+The column first is the first retained position, and the column next is the next position to be assigned. The column
+keeps from is the oldest segment that the queue keeps on the disk: a log deletes only segments that are older than the
+lowest number there, so truncate or delete the queue that has it to free space. The column age says how long ago the
+oldest record was stored. For a directory, a last column shows options, seal and consumers, if any queue has them.
 
 With --drained, list only the queues that hold records, and exit with 1 if there are any: such a log must not be removed
 yet. Stop its producers first.
@@ -31,7 +32,7 @@ from mrecordlog_async.maintenance.queue_settings import QueueSettings
 from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.quantities import age
 
-HEADER = ("queue", "first", "next", "records", "bytes", "age")
+HEADER = ("queue", "first", "next", "records", "bytes", "keeps from", "age")
 
 
 def add_parser(command_line: Parser) -> Parser:
@@ -94,4 +95,5 @@ def _with_settings(line: str, text: str) -> str:
 
 def _row(summary: QueueSummary) -> tuple[str, ...]:
     numbers = (summary.first_position, summary.next_position, summary.records, summary.bytes)
-    return (printable(summary.queue), *map(str, numbers), age(summary.age_seconds))
+    keeps_from = "-" if summary.first_segment is None else str(summary.first_segment)
+    return (printable(summary.queue), *map(str, numbers), keeps_from, age(summary.age_seconds))

@@ -232,7 +232,6 @@ def choice(*allowed: str) -> Callable[[str], str]:
 
 
 COUNT = typed(whole)
-PORT = typed(port)
 SIZE = typed(parse_size)
 SEGMENT_SIZE = typed(segment_size)
 TIME = typed(parse_seconds)

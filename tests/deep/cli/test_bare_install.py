@@ -45,7 +45,6 @@ def directory(tmp_path: Path) -> Path:
     "arguments",
     [
         ("ls", "DIR"),
-        ("inspect", "DIR", "--pins"),
         ("verify", "DIR"),
         ("repair", "DIR"),
         ("dump", "DIR"),
@@ -85,7 +84,7 @@ def test_what_needs_an_extra_says_which(directory: Path, command: str, package: 
 def test_reading_commands_never_write(directory: Path) -> None:
     """No byte and no name changes, and a read-only directory is enough."""
     before = damage.snapshot(directory)
-    for command in (("ls",), ("inspect",), ("verify",), ("dump",), ("repair",)):
+    for command in (("ls",), ("verify",), ("dump",), ("repair",)):
         bare(*command, directory)
     bare("cat", directory, "orders")
     assert damage.snapshot(directory) == before

@@ -121,17 +121,3 @@ def test_commands_that_change_a_log_need_no_memory_for_all_of_it(directory: Path
     assert printed("cat", directory, "orders", "--limit", "1") == [text(1_001)]
     assert len(sorted(directory.glob("*.runs"))) < len(gathered)  # they went with their segments
     assert mrecordlog("verify", directory).code == 0
-
-
-def test_inspect_shows_gathered_files(directory: Path) -> None:
-    """Their size in all and by segment; a log without them has no such column."""
-    gathered = {path.name.removesuffix(".runs"): path.stat().st_size for path in directory.glob("*.runs")}
-    found = json.loads(printed("inspect", directory, "--json")[0])
-    sizes = {segment["name"]: segment["gathered_bytes"] for segment in found["segments"] if segment["gathered_bytes"]}
-    assert sizes == gathered
-    lines = printed("inspect", directory)
-    assert " in gathered files; " in lines[1]
-    assert lines[3].split()[:3] == ["segment", "written", "gathered"]
-    for path in directory.glob("*.runs"):
-        path.unlink()
-    assert "gathered" not in "".join(printed("inspect", directory))

@@ -146,4 +146,4 @@ def test_every_shell_gets_every_command() -> None:
     assert "bashcompinit" in mrecordlog("completion", "zsh").out
     fish = mrecordlog("completion", "fish").out
     assert "-a repair -d 'Read around the damage in a log and, with --apply, write what is left as a new log.'" in fish
-    assert "-l pins" in fish
+    assert "-l drained" in fish

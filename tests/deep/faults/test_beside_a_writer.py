@@ -10,7 +10,6 @@ from unittest.mock import patch
 import pytest
 
 from mrecordlog_async.maintenance.snapshot import snapshot
-from mrecordlog_async.maintenance.usage import usage
 from mrecordlog_async.readonly import ReadOnlyLog
 from tests.faults.damage import on_disk
 from tests.faults.driver import COPY, DIRECTORY, Run, without_chance
@@ -107,16 +106,6 @@ def test_snapshot_beside_a_writer(name: str, link: bool, tally: Tally) -> None:
             disk.at = len(watcher.moments) - 1
             watcher.check(_copy(watcher), since, "snapshot, later")
             tally.crash_states += 1
-
-
-@pytest.mark.parametrize("name", HISTORIES)
-def test_usage_beside_a_writer_finds_no_damage(name: str) -> None:
-    """`inspect` reports no damage in a healthy log, even while segments are rolled and removed."""
-    with without_chance():
-        for watcher in watchers(name):
-            counted = usage(DIRECTORY, filesystem=watcher.disk)
-            assert not [segment for segment in counted.segments if segment.damaged_bytes]
-            assert not watcher.disk.open_handles()
 
 
 def test_reader_whose_last_segment_becomes_another_one_lists_again(tally: Tally) -> None:

@@ -22,7 +22,6 @@ from mrecordlog_async.format.header import HEADER_BYTES, decode_header
 from mrecordlog_async.maintenance.repair import write_log
 from mrecordlog_async.maintenance.salvage import salvage, salvage_from
 from mrecordlog_async.maintenance.snapshot import snapshot
-from mrecordlog_async.maintenance.usage import usage
 from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.storage.directory import LogDirectory
 from tests.deep.faults.test_damage import several_segments
@@ -222,17 +221,16 @@ def _check(disk: Disk, before: dict[str, bytes] | None, due: State, where: str, 
             known.add(content)
 
 
-@pytest.mark.parametrize("look", [salvage, usage], ids=["salvage", "usage"])
-def test_looking_at_a_log_leaves_no_handle(look: Callable[..., object]) -> None:
+def test_looking_at_a_log_leaves_no_handle() -> None:
     """No handle stays open, whichever call fails."""
     disk = damaged_log()
-    look(DIRECTORY, filesystem=disk)
+    salvage(DIRECTORY, filesystem=disk)
     assert not disk.open_handles()
     for number in range(1, disk.calls + 1, 5):
         disk = damaged_log()
         disk.fault = Fault(number)
         with suppress(OSError, RecordLogError):
-            look(DIRECTORY, filesystem=disk)
+            salvage(DIRECTORY, filesystem=disk)
         assert not disk.open_handles(), disk.call_names[number - 1]
 
 

@@ -11,7 +11,7 @@ import sys
 from math import nan
 from types import TracebackType
 
-from tests.bench.probe import StallProbe
+from tests.deep.service.stall_probe import StallProbe
 
 
 class IdleProcess:

@@ -1,9 +1,8 @@
-"""The process: how long the event loop was blocked, how much memory it holds."""
+"""How long the event loop of a process was blocked."""
 
 from __future__ import annotations
 
 import asyncio
-import resource
 import time
 from types import TracebackType
 
@@ -43,12 +42,3 @@ class StallProbe:
         now = time.perf_counter()
         self.longest_seconds = max(self.longest_seconds, now - self._since - PROBE_SECONDS)
         self._since = now
-
-
-def resident_bytes() -> int:
-    """Return the memory that the process holds now."""
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * resource.getpagesize()
-    except FileNotFoundError:  # not Linux: only the peak is available; macOS counts it in bytes
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
