@@ -71,10 +71,7 @@ def block(client: BlockingRecordLogClient) -> None:
             consumer.acknowledge(batch)
 """
 PAGES = ("README", *(f"docs/{page}" for page in ("library", "frameworks", "client", "consumers", "recipes")))
-EXAMPLES = (
-    *("aiohttp_ingest", "fastapi_ingest", "worker", "two_consumers", "graceful_shutdown"),
-    *("fastapi_sqlite", "aiohttp_two_speeds", "csv_through", "several_workers", "set_aside"),
-)
+EXAMPLES = ("aiohttp_ingest", "fastapi_ingest", "worker", "two_consumers", "kill_it", "measure_disk", "import_quickwit")
 UNTYPED = ("spark", "uvicorn_worker")
 """Packages without types: what is derived from them has none."""
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import product
@@ -100,14 +99,9 @@ APPLICATIONS = {
     "cat of a directory": Program((*MRECORDLOG, "cat", "DIRECTORY", "q", "--follow"), "two coffees"),
     "consume": Program((*MRECORDLOG, "consume", "URL", "q", "--consumer", "c", "--create"), "two coffees"),
     "aiohttp_ingest": Program(("EXAMPLES/aiohttp_ingest.py", "./wal", "PORT"), "Running on"),
-    "aiohttp_two_speeds": Program(("EXAMPLES/aiohttp_two_speeds.py", "./wal", "PORT"), "Running on"),
     "fastapi_ingest": Program(
         ("-m", "uvicorn", "--app-dir", "EXAMPLES", "fastapi_ingest:app", "--port", "PORT"), "Uvicorn running"
     ),
-    "fastapi_sqlite": Program(
-        ("-m", "uvicorn", "--app-dir", "EXAMPLES", "fastapi_sqlite:app", "--port", "PORT"), "Uvicorn running"
-    ),
-    "graceful_shutdown": Program(("EXAMPLES/graceful_shutdown.py",), "running"),
     "a client": Program(("-c", CLIENT, "URL"), "follows", expects=False),
     "a blocking client": Program(("-c", BLOCKING_CLIENT, "URL"), "stored", expects=False),
     "a log in a script": Program(("-c", LIBRARY), "follows", expects=False),
@@ -194,21 +188,3 @@ def _has_loaded(process: int, file: str) -> bool:
     with suppress(OSError):
         return file in Path(f"/proc/{process}/maps").read_text()
     return False
-
-
-@pytest.mark.usefixtures("interruptible")
-@pytest.mark.parametrize("number", SIGNALS)
-def test_an_example_ends_the_service_that_it_started(tmp_path: Path, number: signal.Signals) -> None:
-    """No service outlives a program of ours that a signal ends."""
-    lines = tmp_path / "lines"
-    lines.write_text("a line\n" * 200_000)
-    command = [sys.executable, str(ROOT / "examples" / "replay_file.py"), str(lines)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        address = re.search(r"through (http://\S+)", process.stdout.readline())
-        assert address is not None
-        process.send_signal(number)
-        process.communicate()
-    with pytest.raises(OSError, match="refused"):
-        urllib.request.urlopen(f"{address[1]}/healthz")

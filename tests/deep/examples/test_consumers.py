@@ -79,23 +79,6 @@ def test_the_worker_goes_on_after_a_line_that_is_no_text(tmp_path: Path) -> None
     assert done.stdout.decode().splitlines() == ["0 \N{REPLACEMENT CHARACTER}", "1 next"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.usefixtures("interruptible")
-def test_a_signal_delivers_what_was_stored(tmp_path: Path, number: signal.Signals) -> None:
-    """The program ends by itself, and nothing is left to do for the next run."""
-    command = (sys.executable, str(EXAMPLES / "graceful_shutdown.py"), str(tmp_path / "wal"))
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "running\n"
-        time.sleep(0.2)  # something to deliver; any amount is right
-        process.send_signal(number)
-        printed, errors = process.communicate(timeout=TIMEOUT_SECONDS)
-    assert (process.returncode, at_any_speed(errors)) == (0, "")
-    found = re.fullmatch(r"stored (\d+), delivered (\d+)\n", printed)
-    assert found is not None
-    assert found[1] == found[2]
-
-
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("page", ["README.md", "docs/frameworks.md"])
 def test_the_embeds_of_the_pages_work_as_they_stand(page: str, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -16,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.said import at_any_speed
 from tests.serving import TIMEOUT_SECONDS, free_port
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -56,37 +54,6 @@ def ask(port: int, method: str, path: str, body: bytes | None = None) -> tuple[i
     raise AssertionError("the server does not listen")
 
 
-def test_quickstart(tmp_path: Path) -> None:
-    """It runs, and it runs again with the log that it created."""
-    for first in (0, 100):
-        done = run(sys.executable, str(EXAMPLES / "quickstart.py"), str(tmp_path / "wal"))
-        assert (done.returncode, at_any_speed(done.stderr)) == (0, "")
-        assert done.stdout.startswith(f"{first} order 0\n")
-
-
-def test_replay_of_a_file_through_kill_9(tmp_path: Path) -> None:
-    """After kill -9 every acknowledged line is stored once and in order; at the end the file is complete."""
-    file = tmp_path / "lines.log"
-    file.write_bytes(b"".join(b"%d %s\n" % (number, b"x" * (number % 90)) for number in range(3_000)))
-    command = (sys.executable, str(EXAMPLES / "replay_file.py"), str(file), "--dir", str(tmp_path / "wal"))
-    done = run(*command, MRECORDLOG_TOKEN_FILE=str(tmp_path / "of another service"))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.endswith(f"its log is in {tmp_path / 'wal'}\n")
-    assert "0 acknowledged ones are lost" in done.stdout
-    assert "3000 lines, the same file" in done.stdout
-    killed_at = re.search(r"after (\d+) acknowledged", done.stdout)
-    assert killed_at is not None
-    assert 1_500 <= int(killed_at[1]) < 3_000
-
-
-def test_replay_of_a_file_that_is_not_there(tmp_path: Path) -> None:
-    """One sentence names the file, and no service is started."""
-    missing = tmp_path / "lines.log"
-    done = run(sys.executable, str(EXAMPLES / "replay_file.py"), str(missing), "--dir", str(tmp_path / "wal"))
-    assert (done.returncode, done.stderr) == (1, f"{missing}: No such file or directory; name another file\n")
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("name", ["aiohttp_ingest", "batch_to_parquet"])
 def test_wrong_arguments_show_the_usage(name: str, tmp_path: Path) -> None:
     """Nothing is created, and the text at the top of the file says how to start it."""
@@ -98,7 +65,7 @@ def test_wrong_arguments_show_the_usage(name: str, tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr and not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", ["quickstart", "worker", "two_consumers", "graceful_shutdown", "set_aside"])
+@pytest.mark.parametrize("name", ["worker", "two_consumers"])
 def test_help_is_no_directory(name: str, tmp_path: Path) -> None:
     """Programs whose directory may be left out show how to start them, too."""
     program = EXAMPLES / f"{name}.py"
