@@ -585,20 +585,6 @@ class MultiRecordLog:
         held = held_between(self._lookup.find(queue), start, stop, limit)
         return chain.from_iterable(run.records() for run in held)
 
-    def pairs(
-        self, queue: str, start: Start | None = None, stop: int | None = None, *, limit: int | None = None
-    ) -> Iterator[tuple[int, bytes]]:
-        """Yield (position, payload) of what `range` yields, as plain tuples: in half the time.
-
-        The arguments and errors are those of `range`.
-        """
-        held = held_between(self._lookup.find(queue), start, stop, limit)
-        return chain.from_iterable(run.pairs() for run in held)
-
-    def iter_from(self, queue: str, position: int) -> Iterator[Record]:
-        """Yield the records of *queue* from *position* on; see `range`."""
-        return self.range(queue, position)
-
     def runs(
         self, queue: str, start: Start | None = None, stop: int | None = None, *, limit: int | None = None
     ) -> Sequence[Run]:
@@ -746,15 +732,6 @@ class MultiRecordLog:
     def next_position(self, queue: str) -> int:
         """Return the position that the next record of *queue* gets."""
         return self._lookup.find(queue).next_position
-
-    def last_record(self, queue: str) -> Record | None:
-        """Return the newest retained record of *queue*, or None if it is empty.
-
-        Raises:
-            QueueNotFoundError: No queue has this name.
-            RecordsOnDiskError: It has left memory: see `read` and `fetch`.
-        """
-        return self._lookup.find(queue).last_record()
 
     def time_of(self, queue: str, position: int) -> datetime | None:
         """Return when the record of *queue* at *position* was stored, as the machine's clock was then.

@@ -257,10 +257,6 @@ class ReadOnlyLog:
                         return at
                 position = found.next_position
 
-    def iter_from(self, queue: str, position: int) -> Iterator[Record]:
-        """Yield the records of *queue* from *position* on; see `range`."""
-        return self.range(queue, position)
-
     def runs(
         self, queue: str, start: Start | None = None, stop: int | None = None, *, limit: int | None = None
     ) -> Sequence[Run]:
@@ -296,10 +292,6 @@ class ReadOnlyLog:
     def next_position(self, queue: str) -> int:
         """Return the position that the next record of *queue* gets."""
         return self._lookup.find(queue).next_position
-
-    def last_record(self, queue: str) -> Record | None:
-        """Return the newest retained record of *queue*, or None if it is empty."""
-        return self._lookup.find(queue).last_record()
 
     def time_of(self, queue: str, position: int) -> datetime | None:
         """Return when the record of *queue* at *position* was stored; see `MultiRecordLog.time_of`."""

@@ -464,14 +464,12 @@ class BlockingRecordLogClient(_Facade[RecordLogClient]):
     # Reads.
 
     range = _iterate(RecordLogClient.range)
-    iter_from = _iterate(RecordLogClient.iter_from)
     runs = _iterate(RecordLogClient.runs)
     timed_runs = _iterate(RecordLogClient.timed_runs)
     tail = _wrap(RecordLogClient.tail, BlockingTail)
     position_at = _call(RecordLogClient.position_at)
     time_of = _call(RecordLogClient.time_of)
     wait_for = _call(RecordLogClient.wait_for)
-    last_record = _call(RecordLogClient.last_record)
 
     # Consumers.
 

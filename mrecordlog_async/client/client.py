@@ -451,10 +451,6 @@ class RecordLogClient:
             for record in run.records():
                 yield record
 
-    def iter_from(self, queue: str, position: int) -> AsyncIterator[Record]:
-        """Yield the records of *queue* from *position* on; see `range`."""
-        return self.range(queue, position)
-
     async def runs(
         self, queue: str, start: Start | None = None, stop: int | None = None, *, limit: int | None = None
     ) -> AsyncIterator[Run]:
@@ -545,15 +541,6 @@ class RecordLogClient:
         Truncated records count. Raises as `MultiRecordLog.wait_for` does.
         """
         return await reads.wait_for(self.sender, queue, position)
-
-    async def last_record(self, queue: str) -> Record | None:
-        """Return the newest retained record of *queue*; None if it holds none."""
-        summary = await self.queue_summary(queue)
-        if not summary.records:
-            return None
-        async for record in self.range(queue, summary.next_position - 1):
-            return record
-        return None
 
     # Consumers.
 

@@ -33,7 +33,7 @@ from mrecordlog_async.memory.times import (
     memory_of_times,
     note_time,
 )
-from mrecordlog_async.model import OFFSET_BYTES, Record, Run
+from mrecordlog_async.model import OFFSET_BYTES, Run
 
 QUEUE_OVERHEAD_BYTES = 500
 """Memory of an empty queue."""
@@ -298,12 +298,6 @@ class Queue:
         if first < min(last, self.memory_first):
             raise self.on_disk(first)
         return cut_ends(self.store.pieces(first, last, most, records_max), first, last)
-
-    def last_record(self) -> Record | None:
-        """Return the newest retained record."""
-        if self.memory_first >= self.next_position > self.first_position:
-            raise self.on_disk(self.next_position - 1)
-        return self.store.last_record()
 
     def first_record(self) -> int | None:
         """Return the position of the oldest retained record, or None if there is none."""

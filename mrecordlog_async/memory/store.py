@@ -23,7 +23,7 @@ from crc32c import crc32c
 from mrecordlog_async.memory.gapped import SPAN_MAX, GappedRun, HeldRun
 from mrecordlog_async.memory.runs import checksum_of, cut_to, runs_of
 from mrecordlog_async.memory.stores import Left, Store
-from mrecordlog_async.model import OFFSET_BYTES, POSITION_MAX, Record, Run, offsets_of_one, shifted
+from mrecordlog_async.model import OFFSET_BYTES, POSITION_MAX, Run, offsets_of_one, shifted
 
 SEAL_BYTES = 65_536
 SEAL_RECORDS = 1_000
@@ -169,15 +169,6 @@ class RetainedStore:
             elif (cut := run.cut(start, POSITION_MAX + 1)) is not None:
                 yield from runs_of((cut,))
         yield from runs_of(self._unsealed(start, POSITION_MAX + 1, records_max, bytes_max))
-
-    def last_record(self) -> Record | None:
-        """Return the newest retained record."""
-        end = self.end()
-        if end is None:
-            return None
-        (run,) = self.pieces(end - 1, end)
-        start, stop = run.ends()[-2:]
-        return Record(end - 1, run.payload[start:stop])
 
     def first_record(self) -> int | None:
         """Return the position of the oldest retained record, or None if there is none."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from mrecordlog_async.memory.gapped import HeldRun
-from mrecordlog_async.model import Record, Run
+from mrecordlog_async.model import Run
 
 
 class Left(NamedTuple):
@@ -81,9 +81,6 @@ class Store(Protocol):
         What is joined only for this read has at most *records_max* records and *bytes_max* bytes, but at least one
         record. The store must not change meanwhile.
         """
-
-    def last_record(self) -> Record | None:
-        """Return the newest retained record, if it is in memory."""
 
     def first_record(self) -> int | None:
         """Return the position of the oldest retained record, or None if there is none."""

@@ -18,7 +18,7 @@ from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.runs import checksum_of
 from mrecordlog_async.memory.store import NO_RECORDS
 from mrecordlog_async.memory.stores import Left
-from mrecordlog_async.model import Record, Run
+from mrecordlog_async.model import Run
 
 PLACE_BYTES = 1 << 18
 PLACE_RECORDS = 1 << 14
@@ -187,10 +187,6 @@ class PlacedStore:
     def runs_from(self, start: int, records_max: int, bytes_max: int) -> Iterator[Run]:
         """Yield nothing."""
         return iter(())
-
-    def last_record(self) -> Record | None:
-        """Return None."""
-        return None
 
     def seal(self) -> None:
         """Do nothing."""

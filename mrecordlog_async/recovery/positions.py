@@ -13,7 +13,7 @@ from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.runs import checksum_of
 from mrecordlog_async.memory.store import NO_RECORDS
 from mrecordlog_async.memory.stores import Left
-from mrecordlog_async.model import Record, Run
+from mrecordlog_async.model import Run
 
 
 class PositionStore:
@@ -93,10 +93,6 @@ class PositionStore:
     def runs_from(self, start: int, records_max: int, bytes_max: int) -> Iterator[Run]:
         """Yield nothing."""
         return iter(())
-
-    def last_record(self) -> Record | None:
-        """Return None."""
-        return None
 
     def first_record(self) -> int | None:
         """Return None."""

@@ -39,9 +39,6 @@ class InThreads:
     def range(self, *bounds: Any) -> AsyncIterator[Any]:
         return self._each(self.blocking.range(*bounds))
 
-    def iter_from(self, *start: Any) -> AsyncIterator[Any]:
-        return self._each(self.blocking.iter_from(*start))
-
     async def _each(self, found: Iterator[Any]) -> AsyncIterator[Any]:
         while (one := await asyncio.to_thread(next, found, None)) is not None:
             yield one

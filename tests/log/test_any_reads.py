@@ -7,7 +7,7 @@ records, and 32 to 64 KiB of small ones.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,8 +40,6 @@ STEPS = st.lists(
     min_size=4,
     max_size=12,
 )
-
-Read = Iterator[tuple[int, bytes]]
 
 
 @dataclass
@@ -123,19 +121,17 @@ class Story:
         model = self.models[queue]
         start, stop = sorted((model.place(begin), model.place(end)))
         due = [(at, payload) for at, payload in sorted(model.records.items()) if start <= at < stop]
-        ways: list[Read] = [iter(self.log.range(queue, start, stop)), self.log.pairs(queue, start, stop)]
-        later = [list[tuple[int, bytes]]() for _ in ways]
+        records_in_range, later = self.log.range(queue, start, stop), list[tuple[int, bytes]]()
 
         def iterate() -> object:
-            for way, found in zip(ways, later, strict=True):  # now, or after what comes in between
-                found += [(at, bytes(payload)) for at, payload in way]
+            later.extend((at, bytes(payload)) for at, payload in records_in_range)  # after what comes in between
             return later
 
         runs = self.log.runs(queue, start, stop)
         views = [memoryview(run.payload) for run in runs]
         records = [payload for _, payload in due]
         self.kept += [
-            (iterate, [due, due]),
+            (iterate, due),
             (lambda: [tuple(each) for run in runs for each in run.records()], due),
             (lambda: b"".join(views), b"".join(records)),
         ]

@@ -19,7 +19,7 @@ from mrecordlog_async.memory.store import (
     RUN_OVERHEAD_BYTES,
     SEAL_RECORDS,
 )
-from mrecordlog_async.model import Record, Run
+from mrecordlog_async.model import Run
 
 actions = st.lists(
     st.one_of(
@@ -104,7 +104,6 @@ def test_queue_is_what_a_dictionary_says(actions: list[tuple[str, int, int, int]
     beyond = [record for record in everything if record[0] >= low]
     head = [tuple(record) for held in queue.held(low, None, 1) for record in held.records()]
     assert head == beyond[: len(head)]
-    assert queue.last_record() == (Record(*everything[-1]) if everything else None)
     assert queue.segments() == sorted(set(home.values()))
     assert pins.oldest() == min(home.values(), default=None)
 
