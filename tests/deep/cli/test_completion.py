@@ -109,7 +109,7 @@ def test_queues_and_consumers_of_a_log_complete(log: str) -> None:
         ("serve --persist ", ["always", "interval:", "never"]),
         ("serve --log-level=d", ["debug"]),
         ("completion ", ["bash", "zsh", "fish"]),
-        ("lake ", ["show", "optimize", "vacuum", "resume"]),
+        ("lake ", ["show"]),
         ("ls h", ["http://127.0.0.1:8080"]),
         ("ls ", []),
         ("verify /et", []),
