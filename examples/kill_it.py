@@ -53,13 +53,14 @@ def kill_one(directory: str, life: int, seconds: float, reported: Reported) -> f
     """Start a writer, kill it after *seconds*, and note what it reported; return how long it took to open the log."""
     begun = time.monotonic()
     command = [sys.executable, __file__, "write", directory, str(life)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+    # A session of its own: Ctrl-C is for this process alone.
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as writer:
         assert writer.stdout is not None
-        writer.stdout.readline()
-        opened = time.monotonic() - begun
         killer = Timer(seconds, writer.kill)
-        killer.start()
         try:
+            writer.stdout.readline()
+            opened = time.monotonic() - begun
+            killer.start()
             for line in writer.stdout:
                 if line.endswith("\n"):  # the last one may be cut
                     queue, position, payload = line.split()
@@ -100,16 +101,16 @@ def kill_it(seconds: float, directory: str) -> int:
                 flush=True,
             )
     except KeyboardInterrupt:
-        lost, doubled = losses(directory, reported)
+        if reported:
+            lost, doubled = losses(directory, reported)
     total = sum(map(len, reported.values()))
-    kept = "promise kept" if total and not (lost or doubled) else "PROMISE BROKEN"
-    print(f"{kept}: killed {kills} times; acknowledged {total:,}, lost {lost}, stored twice {doubled}")
-    return 0 if kept == "promise kept" else 1
+    verdict = "PROMISE BROKEN" if lost or doubled else "promise kept"
+    print(f"{verdict}: killed {kills} times; acknowledged {total:,}, lost {lost}, stored twice {doubled}")
+    return 1 if lost or doubled else 0
 
 
 def main() -> int:
     if sys.argv[1:2] == ["write"]:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that kills
         asyncio.run(write(*sys.argv[2:]))
     try:
         seconds, directory = float((sys.argv[1:] or ["15"])[0]), sys.argv[2] if len(sys.argv) > 2 else None

@@ -6,6 +6,8 @@ import asyncio
 import importlib.util
 import os
 import re
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +16,7 @@ import pytest
 
 from mrecordlog_async import MultiRecordLog
 from tests.deep.examples.test_examples import EXAMPLES, run
+from tests.serving import TIMEOUT_SECONDS
 
 
 def load_program(name: str) -> ModuleType:
@@ -33,6 +36,21 @@ def test_nothing_is_lost_or_doubled_under_kills(tmp_path: Path) -> None:
     assert found is not None and int(found[1]) == len(kills) > 0 and int(found[2].replace(",", "")) > 0
     again = run(sys.executable, str(EXAMPLES / "kill_it.py"), "3", str(tmp_path / "wal"))
     assert (again.returncode, "exists; name a directory that does not exist yet" in again.stderr) == (1, True)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_ctrl_c_ends_it_with_the_verdict_so_far() -> None:
+    """The writer gets no Ctrl-C, and is killed with the program."""
+    command = [sys.executable, "-u", str(EXAMPLES / "kill_it.py"), "600"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("killed   1 ")
+    os.killpg(process.pid, signal.SIGINT)
+    printed, errors = process.communicate(timeout=TIMEOUT_SECONDS)
+    assert (process.returncode, errors) == (0, "")
+    assert printed.splitlines()[-1].startswith("promise kept: killed ")
 
 
 def test_a_writer_that_ends_by_itself_is_no_kill(tmp_path: Path) -> None:
