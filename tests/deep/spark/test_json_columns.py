@@ -41,7 +41,7 @@ def test_what_from_json_stores_as_something_else(spark: SparkSession) -> None:
     small, single, double, price, at, day, text, last = parsed(
         spark,
         "t tinyint, f float, d double, p decimal(5,2), at timestamp, day date, s string, n int, m map<string, int>",
-        b'{"t": 300}',
+        b'{"t": 200}',
         b'{"f": 1e39}',
         b'{"d": 1e400}',
         b'{"p": 1.006}',
@@ -50,7 +50,7 @@ def test_what_from_json_stores_as_something_else(spark: SparkSession) -> None:
         b'{"s": 1.50}',
         b'{"n": 1, "n": 2, "m": {"k": 1, "k": 2}}',
     )
-    assert small[0] == 44
+    assert small[0] == 200 - 256
     assert single[1] == double[2] == float("inf")
     assert str(price[3]) == "1.01"
     assert at[4] == datetime(1970, 1, 1, 0, 0, 5)
