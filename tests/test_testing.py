@@ -11,8 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async import Limits, LogClosedError, LogFailedError, LogState, MultiRecordLog, PersistPolicy
+from mrecordlog_async import (
+    Limits,
+    LogClosedError,
+    LogFailedError,
+    LogState,
+    MultiRecordLog,
+    PersistPolicy,
+    ReadOnlyLog,
+)
 from mrecordlog_async.client import BlockingRecordLogClient, RecordLogClient
+from mrecordlog_async.maintenance import snapshot
 from mrecordlog_async.options import MIB
 from mrecordlog_async.testing import MemoryDisk, crash, memory_log, memory_service, serving
 from tests.docs.blocks import TUTORIAL, blocks
@@ -134,6 +143,17 @@ async def test_the_disk_of_a_log_is_that_of_the_log_after_a_power_cut() -> None:
         disk.fail("sync")
         with pytest.raises(LogFailedError):
             await after.append_record("q", None, b"lost")
+
+
+async def test_the_disk_has_no_links_so_a_snapshot_copies() -> None:
+    """A call that it does not support fails as one that the system does not support."""
+    disk = MemoryDisk()
+    async with memory_log(disk, queues=["q"]) as log:
+        await log.append("q", b"x")
+        made = await asyncio.to_thread(snapshot, "/data/log", "/data/copy", filesystem=disk)
+        assert (made.linked_bytes, made.copied_bytes > 0) == (0, True)
+        with await asyncio.to_thread(ReadOnlyLog.open, "/data/copy", filesystem=disk) as copy:
+            assert next(copy.range("q")).payload == b"x"
 
 
 def test_threads_of_a_log_change_the_disk_at_the_same_time() -> None:

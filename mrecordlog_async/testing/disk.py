@@ -391,7 +391,7 @@ class MemoryDisk:
 
 
 def _refuse() -> NoReturn:
-    raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+    raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
 
 def by_sector(data: bytes, offset: int, sector_bytes: int) -> Iterator[DataWrite]:
