@@ -46,9 +46,11 @@ from mrecordlog_async.spark.delta_reasons import reason_of
 from mrecordlog_async.spark.migration import earlier_state, refuse_columns
 from mrecordlog_async.spark.output import BatchFailedError, OutputRefusedError, WrittenFile
 from mrecordlog_async.spark.parquet_writer import STATED, Layout, write_rows
+from mrecordlog_async.spark.runners import DATE, row_schema
 from mrecordlog_async.spark.state import DrainState, StateError
 from mrecordlog_async.spark.table_changes import (
     STATED_COLUMNS,
+    has_file,
     refuse_changes,
     refuse_restored,
     states_ends,
@@ -58,7 +60,6 @@ from mrecordlog_async.spark.table_entries import (
     MARK,
     SIDECARS,
     entry_name,
-    entry_number,
     repair,
     restored_to,
     transactions_of,
@@ -77,6 +78,12 @@ ATTEMPTS = 15
 
 SUM_UP_EVERY = 100
 """After this many batches of its own, a drain summarizes the table's log and deletes old entries."""
+
+RENEW_SECONDS = 3_600.0
+"""A drain without records stores again what it has seen, where others have rewritten the rows of its last batch."""
+
+ABSENT_SECONDS = 7 * 86_400.0
+"""A drain that is stopped finds the entries that it needs for this long; then they are deleted as others are."""
 
 UNUSED_SECONDS = 86_400.0
 """Positions that nothing names are kept for this long: another process may be about to commit them."""
@@ -165,6 +172,9 @@ class DeltaOutput:
         self._pointer: bytes | None = None  # … and the checkpoint of the table that this names
         self._failed: NotSyncedError | None = None  # asking the disk again would prove nothing
         self._leaves_files = False  # it was reported that files cannot be deleted
+        self._is_rewritten = False  # others have removed the file by which a RESTORE is noticed
+        self._renewed = float("-inf")
+        self._read_to = self._restored = -1  # entries were read up to this version; the newest RESTORE among them
 
     @property
     def writer(self) -> DeltaWriter:
@@ -214,9 +224,8 @@ class DeltaOutput:
                 self._create()
             self._loaded = DeltaTable(self.files.uri, storage_options=self.files.options)
             owner = self._owner_of_earlier_versions()
+            self._take_partitioning()
             self._add_columns()
-            if self._partition_by is None:
-                self._partition_by = tuple(self._table.metadata().partition_columns)
             self._sync_entries(0, self._table.version())
             if owner:
                 self._migrate(owner)
@@ -267,6 +276,19 @@ class DeltaOutput:
         refuse_columns(self._table, frozenset(self.schema.names), self.files.address)
         return owner.removeprefix(MIGRATING)
 
+    def _take_partitioning(self) -> None:
+        """Take the columns that partition a table that exists. Raises OutputRefusedError for what rows cannot have."""
+        if self._partition_by is None:
+            self._partition_by = tuple(self._table.metadata().partition_columns)
+        if DATE in self._partition_by and DATE not in self.schema.names and self._plain:
+            self.schema = row_schema(self._partition_by)
+        missing = [each for each in self._partition_by if each not in self.schema.names]
+        if missing:
+            raise OutputRefusedError(
+                f"{self.files.address} is partitioned by {','.join(missing)}, and the rows of the drain have no such "
+                "column: give it by --transform, or drain into a new table"
+            )
+
     def _migrate(self, owner: str) -> None:
         """Take the positions of an earlier version, in three steps: after a kill, the next start continues."""
         if not self.load().owner:
@@ -274,8 +296,10 @@ class DeltaOutput:
                 raise OutputRefusedError(
                     f"{self.files.address}: start again with --migrate-from, which was interrupted"
                 )
-            state = earlier_state(self._table, self.files, self._migrate_from, owner)
+            earlier_state(self._table, self.files, self._migrate_from, owner)
             self._own_table(MIGRATING + owner)  # from now on, earlier versions refuse the table
+            # Only now: the earlier drain may still have run, and stored another batch.
+            state = earlier_state(self._table, self.files, self._migrate_from, owner)
             self._make_own_directory()
             self.commit((), state)
             self._report(f"the positions of {self._migrate_from.address} are in the table: it is not needed any more")
@@ -293,6 +317,8 @@ class DeltaOutput:
         known = {each.name for each in self._table.schema().fields}
         new = [each for each in Schema.from_arrow(self.schema).fields if each.name not in known]
         if new:
+            known_schema = pa.schema([each for each in self.schema if each.name in known])
+            refuse_changes(self._table, known_schema, self._partition_by or (), plain=self._plain)
             columns = [Field(each.name, each.type, nullable=True) for each in new]
             self._table.alter.add_columns(columns, post_commithook_properties=NO_HOOKS)
             self._table.update_incremental()
@@ -311,7 +337,15 @@ class DeltaOutput:
             self._refuse_failed()
             self._update()
             self._judge()
+            if self._is_rewritten and self._table.version() > self._state.onto + 1:
+                self._renew()
         return self._state
+
+    def _renew(self) -> None:
+        """Store that no RESTORE took rows back up to now, while the entries that say so are there."""
+        if _clock() - self._renewed >= RENEW_SECONDS:
+            self._renewed = _clock()
+            self.commit((), replace(self._state, batch=self._state.batch + 1))
 
     def _update(self) -> None:
         try:
@@ -326,8 +360,14 @@ class DeltaOutput:
             return
         refuse_changes(table, self.schema, self._partition_by or (), plain=self._plain)
         self._read_positions()
-        if not self._accepts_restore:
-            refuse_restored(table, self.files, self._state, self._seen)
+        try:
+            self._is_rewritten = refuse_restored(table, self.files, self._state, self._seen)
+        except OutputRefusedError as error:
+            if not self._accepts_restore:
+                raise
+            self._report(f"accepted, as allowed: {error}")
+            # It is stored with the next positions: otherwise the next start would refuse it again.
+            self._state, self._is_rewritten = replace(self._state, witness="", rows_at=-1), True
         self._seen = self._table.version()
 
     def _read_positions(self) -> None:
@@ -377,8 +417,9 @@ class DeltaOutput:
     def _prepared(self, files: Sequence[WrittenFile], state: DrainState) -> tuple[DrainState, int]:
         """Write the positions, and look at all files; return the state to store and the id of its positions."""
         self._sync_to(self._table.version())  # ours is worth nothing without those before it
-        witness = files[-1]["path"].rpartition("/")[2] if files else state.witness
-        stored = replace(state, onto=self._table.version(), witness=witness)
+        stored = replace(state, onto=self._table.version())
+        if files:
+            stored = replace(stored, witness=files[-1]["path"].rpartition("/")[2], rows_at=stored.onto + 1)
         number, content = secrets.randbits(62), stored.encode()
         self.files.write(f"{self._own}/{number}.json", content)
         sizes = {each["path"]: each["size"] for each in files}
@@ -448,6 +489,7 @@ class DeltaOutput:
         self._sync_to(state.onto + 1)
         old = self._number
         self._state, self._number, self._seen = state, number, state.onto + 1
+        self._is_rewritten &= state.rows_at != self._seen
         self._tries.clear()
         if old >= 0:
             self._remove(f"{self._own}/{old}.json")
@@ -509,28 +551,31 @@ class DeltaOutput:
             ):
                 self._table.cleanup_metadata()
             self._drop_unused()
-        except (DeltaError, OSError, NotSyncedError) as error:
+        except (DeltaError, OSError, NotSyncedError, StateError) as error:
             logger.warning("%s: its log was not summarized: %s", self.files.address, reason_of(error))
 
     def _is_proof_left(self) -> bool:
-        """Return whether the entry of a RESTORE is there that a drain of this table has not seen."""
-        numbers = (entry_number(name) for name in self.files.names(ENTRIES))
-        restores = [
-            number
-            for number in numbers
-            if number is not None and restored_to(self.files.read(entry_name(number)) or b"") is not None
-        ]
-        return bool(restores) and any(onto < max(restores) for onto in self._committed_onto())
+        """Return whether a drain of this table has not seen all entries, and needs old ones to judge the others."""
+        table, lowest = self._table, self._table.version()
+        for state, absent in self._committed():
+            lowest = min(lowest, state.onto)
+            is_stopped = 2 * RENEW_SECONDS < absent < ABSENT_SECONDS  # one that runs would have stored it again
+            if is_stopped and state.witness and not has_file(table, state.witness):
+                return True
+        for version in range(max(lowest, self._read_to) + 1, table.version() + 1):
+            if restored_to(self.files.read(entry_name(version)) or b"") is not None:
+                self._restored = version
+        self._read_to = table.version()
+        return lowest < self._restored
 
-    def _committed_onto(self) -> list[int]:
-        """Return the version onto which each drain of this table has committed its last batch."""
-        found = list[int]()
+    def _committed(self) -> Iterator[tuple[DrainState, float]]:
+        """Yield what each drain of this table has stored, and for how many seconds that has been so."""
         for name in self.files.directories(OWN):
             number = self._table.transaction_version(f"{MARK}/{name}/positions")
             content = None if number is None else self.files.read(f"{OWN}/{name}/{number}.json")
             if content is not None:
-                found.append(DrainState.decode(content).onto)
-        return found
+                now = time.time()
+                yield DrainState.decode(content), now - self.files.names(f"{OWN}/{name}").get(f"{number}.json", now)
 
     def _drop_unused(self) -> None:
         """Remove positions and marks that killed drains have left."""
@@ -560,3 +605,6 @@ def refuse_unsupported(error: Exception | None, address: str) -> None:
             f"{address} needs what delta-rs does not write ({reason_of(error)}); nothing was stored. Drop the feature "
             "from the table, and start again"
         ) from error
+
+
+_clock: Callable[[], float] = time.monotonic

@@ -37,6 +37,12 @@ FAILURES_MAX = 3
 
 RETRY_SECONDS_MAX = 10.0
 
+REST_SECONDS_MAX = 600.0
+"""A server that cannot be read is tried again after this time at most, while the others continue."""
+
+REST_TIMES = 4
+"""It rests this many times as long as the attempt took: one that hangs takes a fifth of the time at most."""
+
 
 @dataclass(slots=True)
 class DrainTotals:
@@ -48,6 +54,15 @@ class DrainTotals:
     bytes: int = 0
     failed: int = 0
     last_commit: float | None = None
+
+
+@dataclass(slots=True)
+class _Suspect:
+    """A server of a batch that failed: it is tried alone. failures: of batches of its own; again: when to try."""
+
+    again: float
+    failures: int = 0
+    why: BatchFailedError | None = None
 
 
 class Drain:
@@ -82,6 +97,7 @@ class Drain:
         self._settings, self._cores, self._report = settings, cores, report
         self.totals, self.state = DrainTotals(), DrainState()
         self._waits_since: float | None = None
+        self._suspects: dict[str, _Suspect] = {}
 
     @property
     def trouble(self) -> Trouble:
@@ -108,7 +124,7 @@ class Drain:
         surveys, down = self._logs.look(stored)
         state = self._forgotten(stored, surveys) if not down else stored
         readable = self._logs.readable(state, surveys, down)
-        batch = batch_of(state, list(readable.values()), self._settings.records, self._settings.bytes)
+        batch = batch_of(state, self._chosen(readable), self._settings.records, self._settings.bytes)
         if batch.lost and not self._settings.allow_loss:
             raise UnreadLossError(
                 f"{'; '.join(batch.lost[:3])}. Nothing of it was stored or truncated: --allow-data-loss continues with "
@@ -117,18 +133,17 @@ class Drain:
         self._logs.release({name: (each.listing, each.stored) for name, each in readable.items()})
         if not self._is_due(batch, forgets=state is not stored):
             return 0
-        return self._store(batch, readable)
+        return self._store(batch)
 
-    def _store(self, batch: PlannedBatch, readable: Mapping[str, Survey]) -> int:
-        begun, begun_at = _clock(), time.time()
-        tasks = batch.tasks(self._cores)
-        files = self._run(tasks, self._output.writer) if tasks else []
-        took = max(_clock() - begun, time.time() - begun_at)  # the first one does not count while a machine is asleep
-        if took > BATCH_SECONDS_MAX:
-            raise BatchFailedError(
-                f"a batch took {took / 60:.0f} minutes, and a vacuum may remove its files by now; it was not stored. "
-                "Set --max-records lower, or give Spark more cores"
-            )
+    def _store(self, batch: PlannedBatch) -> int:
+        begun, names = _clock(), [each.server.name for each in batch.surveys if each.ranges]
+        try:
+            files = self._written(batch)
+        except BatchFailedError as error:
+            self._suspect(names, error, _clock() - begun)
+            raise
+        for name in names:
+            self._suspects.pop(name, None)
         self.state = self._output.commit(files, batch.state)
         for sentence in batch.lost:
             self._report(f"lost, as allowed: {sentence}")
@@ -139,9 +154,46 @@ class Drain:
         totals.records += records
         totals.rows += sum(each["rows"] for each in files)
         totals.bytes += batch.bytes
-        after = {each.server.name: each.after for each in batch.surveys}
-        self._logs.release({name: (each.listing, after[name]) for name, each in readable.items()})
+        self._logs.release({each.server.name: (each.listing, each.after) for each in batch.surveys})
         return records
+
+    def _written(self, batch: PlannedBatch) -> list[WrittenFile]:
+        begun, begun_at = _clock(), time.time()
+        tasks = batch.tasks(self._cores)
+        files = self._run(tasks, self._output.writer) if tasks else []
+        took = max(_clock() - begun, time.time() - begun_at)  # the first one does not count while a machine is asleep
+        if took > BATCH_SECONDS_MAX:
+            raise BatchFailedError(
+                f"a batch took {took / 60:.0f} minutes, and a vacuum may remove its files by now; it was not stored. "
+                "Set --max-records lower, or give Spark more cores"
+            )
+        return files
+
+    # Servers that list their logs and cannot be read.
+
+    def _chosen(self, readable: Mapping[str, Survey]) -> list[Survey]:
+        """Return what the next batch reads: one server that a batch failed for, or all others."""
+        due = [name for name, each in readable.items() if each.ranges or each.is_changed]
+        for name in readable.keys() & self._suspects.keys() - set(due):
+            del self._suspects[name]
+        now = _clock()
+        suspects = {name: self._suspects[name].again for name in due if name in self._suspects}
+        first = min(suspects, key=lambda name: suspects[name], default=None)
+        if first is not None and suspects[first] <= now:
+            return [readable[first]]
+        return [each for name, each in readable.items() if name not in suspects]
+
+    def _suspect(self, names: Sequence[str], error: BatchFailedError, took: float) -> None:
+        """Note that a batch of *names* failed: each of them is tried alone, and rests while that fails."""
+        for name in names:
+            found = self._suspects.setdefault(name, _Suspect(_clock()))
+            if len(names) == 1 and len(self._logs.threads) > 1:
+                if not found.failures:
+                    self._report(f"server {name!r} cannot be read, the others continue: {error}")
+                found.failures, found.why = found.failures + 1, error
+                ends = self._logs.ends is not None
+                rest = max(2.0**found.failures / 2, 0.0 if ends else REST_TIMES * took)
+                found.again = _clock() + min(rest, RETRY_SECONDS_MAX if ends else REST_SECONDS_MAX)
 
     def _forgotten(self, state: DrainState, surveys: Mapping[str, Survey]) -> DrainState:
         """Return *state* without the logs to forget; itself if it has none of them."""
@@ -185,6 +237,7 @@ class Drain:
         Raises:
             ServersHeldError: all logs are held back.
             ServerDownError: a server of a run that ends did not come back.
+            BatchFailedError: a run that ends cannot store a batch, or read a server.
         """
         self._logs.ends = {} if every_seconds is None else None
         failures = 0
@@ -211,7 +264,7 @@ class Drain:
                 pause(WAIT_SECONDS)
 
     def _has_ended(self) -> bool:
-        """Return whether a run that ends has stored everything. Raises ServerDownError, ServersHeldError."""
+        """Return whether a run that ends has stored all. Raises ServerDownError, ServersHeldError, BatchFailedError."""
         if self.trouble.held and len(self.trouble.held) + len(self.trouble.down) >= len(self._logs.threads):
             raise ServersHeldError("; ".join(f"server {name!r}: {why}" for name, why in self.trouble.held.items()))
         for name, why in self.trouble.down.items():
@@ -222,7 +275,11 @@ class Drain:
             if thread is not None and (since is None or _clock() - since < SERVER_WAIT_SECONDS):
                 return False
             raise ServerDownError(name, "" if thread is None else str(thread.server.endpoint), why)
-        return True
+        suspects = [each for name, each in self._suspects.items() if name not in self.trouble.down]
+        for each in suspects:
+            if each.why is not None and each.failures >= FAILURES_MAX:
+                raise each.why
+        return not suspects and not self._logs.is_outdated
 
     def close(self) -> None:
         """End the threads."""

@@ -67,7 +67,7 @@ def earlier_state(table: DeltaTable, files: TableFiles, checkpoint: TableFiles, 
             f"{checkpoint.address}/offsets/{batch} is missing or damaged, and batch {batch} is the last one in the "
             f"table ({error!r}): name the newest checkpoint of the drain"
         ) from None
-    return DrainState(logs=logs, owner=query, witness=newest_file(table))
+    return DrainState(logs=logs, owner=query, witness=newest_file(table), rows_at=table.version())
 
 
 def _query(checkpoint: TableFiles) -> str:

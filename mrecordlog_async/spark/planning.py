@@ -74,6 +74,7 @@ class Survey:
         is_changed: *after* has to be stored even without rows: positions were dropped.
         backlog: About how many records are not stored.
         stored: What may be released, because the output has it; None for nothing, as of a log that went back.
+        is_outdated: A queue changed between listing and plan, and nothing was planned of it.
     """
 
     server: LogServer
@@ -86,6 +87,7 @@ class Survey:
     is_changed: bool = False
     backlog: int = 0
     stored: LogState | None = None
+    is_outdated: bool = False
 
     @property
     def records(self) -> int:
@@ -96,7 +98,8 @@ class Survey:
     def is_idle(self) -> bool:
         """True if the survey leads to nothing: the same listing and state lead to the same one."""
         is_released = self.stored is None or not due_of(self.stored, self.listing)
-        return is_released and not (self.ranges or self.lost or self.evidence or self.is_changed or self.backlog)
+        has_work = self.ranges or self.lost or self.evidence or self.is_changed or self.backlog or self.is_outdated
+        return is_released and not has_work
 
 
 def survey(server: LogServer, listing: LogListing, whole: LogListing, state: DrainState, wish: Wish) -> Survey:
@@ -124,14 +127,16 @@ def survey(server: LogServer, listing: LogListing, whole: LogListing, state: Dra
     if wish.begins is not None and is_placed:
         begins = wish.begins(server, listing)
         after = replace(after, queues={name: QueueAt(at.id, begins[name]) for name, at in after.queues.items()})
-    ranges = list(_planned(server, log, after, listing.queues, wish))
+    plans = list(_planned(server, log, after, listing.queues, wish))
+    ranges = [each for plan in plans if plan.status == "ok" for each in _ranges(plan)]
+    is_outdated = any(plan.status != "ok" for plan in plans)
     queues = dict(after.queues)
     for each in ranges:
         queues[each.queue] = QueueAt(each.id, each.stop)
     backlog = sum(waiting(after.queues[name], each) for name, each in listing.queues.items())
     is_changed = bool(evidence or ended or lost or is_placed)
     done = replace(after, queues=queues)
-    return Survey(server, listing, known, done, ranges, lost, "", is_changed, backlog, base)
+    return Survey(server, listing, known, done, ranges, lost, "", is_changed, backlog, base, is_outdated)
 
 
 def _ended(server: LogServer, known: LogState | None, whole: LogListing, wish: Wish) -> dict[str, int | None]:
@@ -143,8 +148,8 @@ def _ended(server: LogServer, known: LogState | None, whole: LogListing, wish: W
 
 def _planned(
     server: LogServer, log: str, after: LogState, queues: Mapping[str, QueueResponse], wish: Wish
-) -> Iterator[ReadRange]:
-    """Yield the ranges to read from *after* on, up to the limits."""
+) -> Iterator[QueuePlan]:
+    """Yield plans of what to read from *after* on, up to the limits."""
     ends = None if wish.ends is None else wish.ends.get(log, {})
     starts, weights = list[PlanStart](), list[int]()
     for name, each in queues.items():
@@ -160,15 +165,12 @@ def _planned(
         request = PlanRequest(
             None, records, size, min(FETCH_RECORDS, records or FETCH_RECORDS), min(FETCH_BYTES, size or FETCH_BYTES)
         )
-        for plan in server.plan(starts[first : first + QUEUES_AT_ONCE], request, log):
-            yield from _ranges(plan)
+        yield from server.plan(starts[first : first + QUEUES_AT_ONCE], request, log)
 
 
 def _ranges(plan: QueuePlan) -> Iterator[ReadRange]:
-    """Yield what a plan has of one queue; nothing if it has changed since it was listed: the next listing says how."""
-    if plan.status == "ok":
-        for each in plan.pieces:
-            yield ReadRange(plan.queue, plan.id, each.start, each.stop, each.records, each.bytes)
+    for each in plan.pieces:
+        yield ReadRange(plan.queue, plan.id, each.start, each.stop, each.records, each.bytes)
 
 
 def cut(found: Survey, records: int | None, size: int | None) -> Survey:

@@ -57,6 +57,8 @@ class DrainState(msgspec.Struct, frozen=True, omit_defaults=True):
         onto: Version of the table that the last batch was committed onto; -1 for none.
         witness: Name of a file of the last batch that has rows. While the table has it, the table was not restored to
             a version without that batch.
+        rows_at: Version of the table that added this file; -1 for none. Up to version `onto` it is known that no
+            RESTORE took it back.
         owner: Whose consumers the drain continues, of an earlier version; "" for its own.
         version: Of this form; a newer one is refused.
     """
@@ -65,6 +67,7 @@ class DrainState(msgspec.Struct, frozen=True, omit_defaults=True):
     logs: dict[str, LogState] = {}
     onto: int = -1
     witness: str = ""
+    rows_at: int = -1
     owner: str = ""
     version: int = 1
 

@@ -80,6 +80,7 @@ class Surveyor:
         begins: Returns where reading begins in the queues of a log that is new; None for their first records.
         limits: Records of a batch at most, and their payload bytes.
         ends: Where a run ends that reads what the logs held at its start; None for one that does not end.
+        is_outdated: Something changed during the last look: another one is needed to know whether a run has ended.
     """
 
     def __init__(self, servers: ServerSet, settings: DrainSettings, report: Callable[[str], None]) -> None:
@@ -90,7 +91,7 @@ class Surveyor:
         self.ends: Ends | None = None
         self.begins: Callable[[LogServer, LogListing], Mapping[str, int]] | None = None
         self.limits: tuple[int | None, int | None] = (settings.records, settings.bytes)
-        self._has_begun = False
+        self._has_begun = self.is_outdated = False
 
     def look(self, state: DrainState) -> tuple[dict[str, Survey], dict[str, str]]:
         """Survey all servers at once; return what those have that responded in time, and why others are left out.
@@ -98,7 +99,7 @@ class Surveyor:
         Raises:
             ServerDownError, ServiceRefusedError: a server that was never read does not respond at the start.
         """
-        now = _clock()
+        now, self.is_outdated = _clock(), False
         self.threads = {each.server.name: each for each in self._servers()}
         asked = {name: each.asked(state, self._wish(name), now) for name, each in self.threads.items()}
         waited = [job for name, job in asked.items() if job is not None and not self.threads[name].is_late]
@@ -136,8 +137,10 @@ class Surveyor:
             down[name] = error.reason
             return
         thread.absence.end()
-        if result.known is state.logs.get(result.listing.log):
+        is_current = result.known is state.logs.get(result.listing.log)
+        if is_current:
             found[name] = result  # otherwise it was made from an older state: the next step has a new one
+        self.is_outdated |= result.is_outdated or not is_current
 
     def _wish(self, name: str) -> Wish:
         """Return what may be planned of one server: its share of the limits, by what each had left at the last look.

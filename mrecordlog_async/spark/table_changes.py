@@ -117,16 +117,19 @@ def states_ends(table: DeltaTable) -> bool:
     return True
 
 
-def refuse_restored(table: DeltaTable, files: TableFiles, state: DrainState, seen: int) -> None:
+def refuse_restored(table: DeltaTable, files: TableFiles, state: DrainState, seen: int) -> bool:
     """Raise OutputRefusedError if *table* was restored to a version without the last batch of *state*.
+
+    Return whether only the entries of the table's log show that it was not: others have removed or rewritten its rows.
 
     seen: a version up to which this is known not to have happened.
     """
-    own, version = state.onto + 1, table.version()
-    if not state.witness or version <= max(own, seen) or has_file(table, state.witness):
-        return
+    own, version, seen = state.rows_at, table.version(), max(state.onto + 1, seen)
+    if not state.witness or version <= seen or has_file(table, state.witness):
+        return False
     number, now = version, version  # now: the version whose rows the table has
-    while number > max(own, seen) and now >= own:
+    # What happened before version `seen` counts only if the table was restored to a version before that one.
+    while now >= own and number > (seen if now >= seen else own):
         content = files.read(entry_name(number)) if number <= now else b""  # a restore took the newer ones back
         if content is None:
             raise OutputRefusedError(
@@ -140,6 +143,7 @@ def refuse_restored(table: DeltaTable, files: TableFiles, state: DrainState, see
         raise OutputRefusedError(
             f"the table was restored to a version without batch {state.batch}, the last one of this drain. {ADVICE}"
         )
+    return True
 
 
 ADVICE = (

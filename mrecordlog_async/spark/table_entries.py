@@ -1,14 +1,16 @@
 """The entries of a Delta table's own log: this package's facts in them, and the repair after a power cut.
 
-Nobody relied on what a kill left half written: a drain truncates only behind entries that it has made durable, and with
-its own entry it makes those before it durable. So only entries after the newest one of a drain can be torn or missing.
-From the first of these on, entries are set aside: the batch runs again.
+Nobody relied on what a kill left half written: a drain truncates only behind entries that it has made durable, and
+before its own entry it makes those before it durable. So only entries after the newest one of a drain can be torn or
+missing. From the first of these on, entries are set aside: the batch runs again. Entries that a whole checkpoint sums
+up do not count any more.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -102,30 +104,56 @@ def repair(files: TableFiles) -> list[str]:
     files.forget_cached(ENTRIES)
     log = Path(files.path, ENTRIES)
     numbers = sorted(number for each in log.iterdir() if (number := entry_number(each.name)) is not None)
-    said = list(_set_torn_aside(log, numbers))
-    return said + list(_repair_checkpoints(log, numbers))
+    return [*_repair_checkpoints(log, numbers), *_set_torn_aside(log, numbers), *_complete(log, numbers)]
 
 
 def _set_torn_aside(log: Path, numbers: list[int]) -> Iterator[str]:
     summed_up = max(_checkpoints(log), default=-1)
+    later = [number for number in numbers if number > summed_up]
     first, why = None, ""
-    for index in range(len(numbers) - 1, -1, -1):
-        content = Path(log, f"{numbers[index]:020}.json").read_bytes()
+    for index in range(len(later) - 1, -1, -1):
+        content = Path(log, f"{later[index]:020}.json").read_bytes()
         wrong = wrong_with(content)
         if wrong:
             first, why = index, wrong
-        elif "drain" in mark_of(content) or numbers[index] <= summed_up:
+        elif "drain" in mark_of(content):
             break
-        elif index > 0 and numbers[index - 1] != numbers[index] - 1:
+        elif _is_gap(log, later[index] - 1):
             first, why = index, "the one before it is missing"
     if first is None:
         return
-    for number in reversed(numbers[first:]):  # newest first: a kill in between leaves no gap
+    for number in reversed(later[first:]):  # newest first: a kill in between leaves no gap
         entry = Path(log, f"{number:020}.json")
         entry.rename(entry.with_name(f".torn.{entry.name}"))
         sync_path(log)
         yield f"version {number} of the table is set aside: after a power failure, {why}"
-    del numbers[first:]
+        numbers.remove(number)
+
+
+def _is_gap(log: Path, number: int) -> bool:
+    """Return whether nothing has what an entry said; others may commit and clean up at this moment."""
+    return not Path(log, f"{number:020}.json").exists() and number > max(_checkpoints(log), default=-1)
+
+
+def _complete(log: Path, numbers: list[int]) -> Iterator[str]:
+    """Write an entry without actions if the newest version has only a checkpoint: delta-rs commits after entries."""
+    newest = max(_checkpoints(log), default=-1)
+    if newest > max(numbers, default=-1):
+        entry = Path(log, f"{newest:020}.json")
+        info = {"timestamp": round(time.time() * 1_000), "operation": "CHECKPOINT", "operationParameters": {}}
+        entry.write_text(json.dumps({"commitInfo": info}) + "\n")
+        for each in (entry, log):
+            sync_path(each)
+        yield f"the entry of version {newest} of the table was lost; its checkpoint has what it said"
+
+
+def _newest_of_drains(log: Path, numbers: list[int]) -> int | None:
+    """Return the number of the newest whole entry of a drain: it is durable, and so are those before it."""
+    for number in reversed(numbers):
+        content = Path(log, f"{number:020}.json").read_bytes()
+        if "drain" in mark_of(content) and not wrong_with(content):
+            return number
+    return None
 
 
 def _checkpoints(log: Path) -> set[int]:
@@ -138,7 +166,10 @@ def _repair_checkpoints(log: Path, entries: list[int]) -> Iterator[str]:
     pointer, found = log / LAST_CHECKPOINT, sorted(_checkpoints(log))
     while found and not _is_readable(log, found[-1]):
         first = found[-2] + 1 if len(found) > 1 else 0
-        if not entries or not set(range(first, entries[-1] + 1)) <= set(entries):
+        # Those after the newest entry of a drain may never have been durable, and nobody relied on them.
+        last = _newest_of_drains(log, [number for number in entries if number >= first])
+        needed = range(first, (entries[-1] if last is None else last) + 1) if entries else ()
+        if not needed or not set(needed) <= set(entries):
             raise OutputRefusedError(
                 f"the checkpoint of version {found[-1]} in {log} cannot be read, and the entries that it sums up are "
                 "deleted: restore the table from a copy, or drain into a new table"

@@ -167,6 +167,14 @@ class Killer:
         was, self._due = self._due is not None, None
         return was
 
+    def disarmed(self) -> tuple[tuple[str, str] | None, int]:
+        """Kill nothing until `rearm` gets what this returns."""
+        due, self._due = (self._due, self._left), None
+        return due
+
+    def rearm(self, due: tuple[tuple[str, str] | None, int]) -> None:
+        self._due, self._left = due
+
     def reached(self, when: str, step: str) -> None:
         if self._due == (when, step):
             self._left -= 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -386,6 +387,98 @@ def test_a_compaction_whose_entries_are_cleaned_is_passed_by_a_running_drain(
     assert drain_all({"s": service}, table) == 0
 
 
+def compact(table: Path) -> None:
+    """Rewrite all files into one, as a maintenance does that others run."""
+    DeltaTable(str(table)).optimize.compact()
+
+
+def test_a_drain_that_idles_while_others_compact_and_clean_is_continued(
+    service: ThreadedService, new_service: Callable[..., ThreadedService], table: Path
+) -> None:
+    """It keeps in the table what it has seen: after its next start, the entries in between are not needed."""
+    other = new_service()
+    feed(service, 0, 10)
+    feed(other, 0, 5, "r")
+    idle, busy = Draining({"s": service}, table), Draining({"o": other}, table, name="busy")
+    assert idle.step() == 10 and busy.step() == 5
+    compact(table)
+    for _ in range(3):
+        assert idle.step() == 0
+    written = DeltaTable(str(table)).version()
+    assert idle.step() == 0 and DeltaTable(str(table)).version() == written
+    clean(table)
+    feed(service, 10, 15)
+    assert drain_all({"s": service}, table) == 5
+    assert table_rows(table) == expected(q=15, r=5)
+
+
+def test_what_a_drain_has_seen_does_not_hide_a_restore(
+    service: ThreadedService, new_service: Callable[..., ThreadedService], table: Path
+) -> None:
+    """To a version before its last batch; one to a version after it takes none of its rows back."""
+    other = new_service()
+    feed(other, 0, 5, "r")
+    busy = Draining({"o": other}, table, name="busy")
+    assert busy.step() == 5
+    feed(service, 0, 10)
+    idle = Draining({"s": service}, table)
+    assert idle.step() == 10
+    compact(table)
+    assert idle.step() == 0
+    DeltaTable(str(table)).restore(3)
+    feed(service, 10, 15)
+    assert drain_all({"s": service}, table) == 5
+    compact(table)
+    assert drain_all({"s": service}, table) == 0
+    DeltaTable(str(table)).restore(1)
+    with pytest.raises(OutputRefusedError, match="was restored to a version without batch"):
+        drain_all({"s": service}, table)
+
+
+def test_a_restore_is_accepted_once(service: ThreadedService, table: Path) -> None:
+    """Also without new records: later starts continue without being told again."""
+    feed(service, 0, 10)
+    drain_all({"s": service}, table)
+    DeltaTable(str(table)).restore(0)
+    with pytest.raises(OutputRefusedError, match="--allow-data-loss"):
+        drain_all({"s": service}, table)
+    accepting = Draining({"s": service}, table, allow_loss=True)
+    assert accepting.all() == 0 and "accepted, as allowed" in accepting.said[0]
+    assert drain_all({"s": service}, table) == 0
+    feed(service, 10, 12)
+    assert drain_all({"s": service}, table) == 2
+    DeltaTable(str(table)).restore(0)
+    with pytest.raises(OutputRefusedError, match="--allow-data-loss"):
+        drain_all({"s": service}, table)
+
+
+def test_a_clean_up_keeps_the_entries_that_a_stopped_drain_needs(
+    service: ThreadedService, new_service: Callable[..., ThreadedService], table: Path
+) -> None:
+    """A compaction has removed the file by which it knows its last batch: the entries say that it was none."""
+    other = new_service()
+    feed(service, 0, 10)
+    drain_all({"s": service}, table)
+    feed(other, 0, 5, "r")
+    busy = Draining({"o": other}, table, name="busy")
+    assert busy.step() == 5
+    compact(table)
+    feed(other, 5, 6, "r")
+    assert busy.step() == 1
+    age_entries(table)
+    for path in (table / "_mrecordlog" / "drain").iterdir():
+        os.utime(path, (time.time() - 3 * 3_600,) * 2)
+    busy.output._sum_up()
+    feed(service, 10, 15)
+    assert drain_all({"s": service}, table) == 5
+    assert table_rows(table) == expected(q=15, r=6)
+    age_entries(table)
+    feed(other, 6, 7, "r")
+    assert busy.step() == 1
+    busy.output._sum_up()
+    assert not entry(table, 1).exists()
+
+
 def alter(table: Path, **properties: str) -> None:
     DeltaTable(str(table)).alter.set_table_properties(
         {name.replace("__", "."): value for name, value in properties.items()}, raise_if_not_exists=False
@@ -544,6 +637,25 @@ def test_a_table_with_another_partitioning_or_files_is_refused(
         drain_all({"s": service}, table, name="../x")
 
 
+def test_the_partitioning_of_the_table_gives_the_columns(service: ThreadedService, table: Path, tmp_path: Path) -> None:
+    """A table by day is continued without naming that again; by another column, only a function can give its rows."""
+    feed(service, 0, 10)
+    drain_all({"s": service}, table, partition_by=("date", "queue"))
+    feed(service, 10, 20)
+    assert drain_all({"s": service}, table) == 10
+    assert table_rows(table) == expected(q=20)
+    days = {(day, time.date()) for day, time in columns(table, "date", "timestamp")}
+    assert all(day == stored for day, stored in days)
+    others = tmp_path / "others"
+    write_deltalake(str(others), pa.table({"queue": ["theirs"], "country": ["at"]}), partition_by=["country"])
+    feed(service, 20, 30)
+    with pytest.raises(
+        OutputRefusedError, match="partitioned by country, and the rows of the drain have no such column"
+    ):
+        drain_all({"s": service}, others)
+    assert left(service) == 10
+
+
 # Layout.
 
 ODD = ("7", "007", "ä b", "a/b=c", "x" * 250, "表" * 80, "__HIVE_DEFAULT_PARTITION__", "%", "𠮷", "a:b?", "-")
@@ -628,6 +740,33 @@ def test_the_proof_of_a_restore_stays_until_all_drains_have_seen_it(
     if not seen:
         with pytest.raises(OutputRefusedError, match="restored"):
             drain_all({"o": other}, table, name="other")
+
+
+def test_entries_that_all_drains_have_seen_are_not_read_again(
+    service: ThreadedService, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch neither lists nor reads the table's log, and a summary only reads what is new since the last one."""
+    process, read, listed = Draining({"s": service}, table), list[str](), list[str]()
+    reads, names = TableFiles.read, TableFiles.names
+
+    def counted(self: TableFiles, name: str) -> bytes | None:
+        read.append(name)
+        return reads(self, name)
+
+    def counted_names(self: TableFiles, directory: str) -> dict[str, float]:
+        listed.append(directory)
+        return names(self, directory)
+
+    monkeypatch.setattr(TableFiles, "read", counted)
+    monkeypatch.setattr(TableFiles, "names", counted_names)
+    for number in range(30):
+        feed(service, number, number + 1)
+        assert process.step() == 1
+    assert listed == []
+    read.clear()
+    process.output._sum_up()
+    assert len([name for name in read if name.startswith("_delta_log/0")]) <= 2
+    assert process.step() == 0 and listed.count("_delta_log") <= 1
 
 
 def test_entries_stay_where_the_table_keeps_them(service: ThreadedService, table: Path) -> None:
@@ -843,6 +982,71 @@ def test_a_checkpoint_that_cannot_be_read_is_removed_while_its_entries_are_there
     entry(table, 0).unlink()
     with pytest.raises(OutputRefusedError, match="the entries that it sums up are deleted"):
         Draining({"s": service}, table)
+
+
+def test_entries_that_a_whole_checkpoint_covers_are_not_judged(
+    service: ThreadedService, table: Path, tmp_path: Path
+) -> None:
+    """Others wrote it, and not all of their entries reached the disk: the table has what the checkpoint says."""
+    feed(service, 0, 10)
+    drain_all({"s": service}, table)
+    for number in range(4):
+        write_deltalake(str(table), pa.table({"queue": [f"theirs {number}"]}), mode="append", schema_mode="merge")
+    DeltaTable(str(table)).create_checkpoint()
+    for number in (3, 5):
+        entry(table, number).write_bytes(entry(table, number).read_bytes()[:-50])
+    feed(service, 10, 20)
+    process = Draining({"s": service}, table)
+    assert process.said == [] and process.all() == 10
+    assert len(columns(table, "queue")) == 24 and entry(table, 5).exists()
+
+
+def test_an_entry_that_is_missing_after_a_checkpoint_is_noticed(service: ThreadedService, table: Path) -> None:
+    """Also as the first one: those after it are set aside."""
+    feed(service, 0, 10)
+    drain_all({"s": service}, table)
+    rows = DeltaTable(str(table)).to_pyarrow_table().schema.empty_table()
+    write_deltalake(str(table), rows, mode="append")
+    clean(table)  # its last entry changes a property, and is summed up
+    for _ in range(2):
+        write_deltalake(str(table), rows, mode="append")
+    for number in (3, 4):
+        entry(table, number).unlink()
+    feed(service, 10, 20)
+    process = Draining({"s": service}, table)
+    assert any("version 5 of the table is set aside" in line for line in process.said)
+    assert process.all() == 10 and table_rows(table) == expected(q=20)
+
+
+def test_a_version_whose_entry_is_lost_counts_by_its_checkpoint(service: ThreadedService, table: Path) -> None:
+    """The newest entries did not reach the disk, and the checkpoint of others did."""
+    feed(service, 0, 10)
+    drain_all({"s": service}, table)
+    rows = DeltaTable(str(table)).to_pyarrow_table().schema.empty_table()
+    for _ in range(2):
+        write_deltalake(str(table), rows, mode="append")
+    DeltaTable(str(table)).create_checkpoint()
+    for number in (2, 3):
+        entry(table, number).unlink()
+    feed(service, 10, 20)
+    assert drain_all({"s": service}, table) == 10
+    assert table_rows(table) == expected(q=20)
+
+
+def test_a_torn_checkpoint_after_lost_entries_is_removed(service: ThreadedService, table: Path) -> None:
+    """Nothing of others was durable after the last batch: the table is what it was then."""
+    feed(service, 0, 10)
+    drain_all({"s": service}, table)
+    rows = DeltaTable(str(table)).to_pyarrow_table().schema.empty_table()
+    for _ in range(3):
+        write_deltalake(str(table), rows, mode="append")
+    DeltaTable(str(table)).create_checkpoint()
+    (checkpoint,) = (table / "_delta_log").glob("*.checkpoint.parquet")
+    checkpoint.write_bytes(checkpoint.read_bytes()[:100])
+    entry(table, 2).unlink()
+    feed(service, 10, 20)
+    assert drain_all({"s": service}, table) == 10
+    assert table_rows(table) == expected(q=20)
 
 
 def test_transactions_of_others_do_not_count(service: ThreadedService, table: Path) -> None:

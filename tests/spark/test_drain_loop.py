@@ -125,6 +125,106 @@ def no_pause(seconds: float) -> None:
     """Wait for nothing."""
 
 
+def test_a_run_does_not_end_with_an_outdated_plan(
+    service: ThreadedService, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue that changes between listing and plan is planned again, although the plan has nothing of it."""
+    feed(service, "q", 0, 10)
+    plan = LogServer.plan
+
+    def outdated(self: LogServer, *arguments: Any) -> list[Any]:
+        monkeypatch.setattr(LogServer, "plan", plan)
+        service.truncate("q", 3)
+        return plan(self, *arguments)
+
+    monkeypatch.setattr(LogServer, "plan", outdated)
+    Draining({"s": service}, table).drain.follow(None, lambda: False, no_pause)
+    assert table_rows(table) == expected(q=10)[4:]
+
+
+# A server that lists its log and cannot be read.
+
+
+class Unreadable:
+    """Runs tasks; those of some servers fail. tried: the servers of each batch."""
+
+    def __init__(self, *servers: str) -> None:
+        self.servers, self.tried = set(servers), list[list[str]]()
+
+    def __call__(self, tasks: Sequence[ReadTask], writer: RowWriter) -> list[WrittenFile]:
+        self.tried.append(sorted({each.server for each in tasks}))
+        for each in tasks:
+            if each.server in self.servers:
+                raise BatchFailedError(f"server {each.server!r}: its disk is broken")
+        return in_process(tasks, writer)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time of the drain, in seconds."""
+    now = [100.0]
+    for module in (drain_loop, surveying):
+        monkeypatch.setattr(module, "_clock", lambda: now[0])
+    return now
+
+
+def test_a_server_that_cannot_be_read_does_not_stop_the_others(
+    new_service: NewService, table: Path, clock: list[float]
+) -> None:
+    """It is found by batches of one server, tried again now and then, and read on once that works."""
+    services = {name: new_service() for name in "abc"}
+    for name, service in services.items():
+        feed(service, name, 0, 5)
+    run = Unreadable("b")
+    process = Draining(services, table, run=run)
+    for number in range(1, 30):
+
+        def pause(seconds: float) -> None:
+            clock[0] += max(1.0, seconds)
+
+        steps = iter(range(4))
+        process.drain.follow(1.0, lambda steps=steps: next(steps, None) is None, pause)  # type: ignore[misc]
+        for name in "ac":
+            feed(services[name], name, 5 * number, 5 * number + 5)
+    assert process.all() >= 0
+    assert [row for row in table_rows(table) if row[0] != "b"] == expected(a=150, c=150)
+    assert run.tried.count(["a", "c"]) >= 20 and run.tried.count(["b"]) <= 10
+    assert sum("b" in names for names in run.tried) <= 11
+    assert [line for line in process.said if "the others continue" in line] == [
+        "server 'b' cannot be read, the others continue: server 'b': its disk is broken"
+    ]
+    run.servers.clear()
+    clock[0] += 3_600
+    process.all()
+    assert table_rows(table) == expected(a=150, b=5, c=150)
+    feed(services["b"], "b", 5, 10)
+    feed(services["a"], "a", 150, 155)
+    assert process.step() == 10
+
+
+def test_a_run_that_ends_fails_for_a_server_that_cannot_be_read(
+    new_service: NewService, table: Path, clock: list[float]
+) -> None:
+    """After it has stored what the others have; a server that can be read in the end is no failure."""
+    services = {name: new_service() for name in "ab"}
+    for name, service in services.items():
+        feed(service, name, 0, 5)
+    run = Unreadable("b")
+
+    def pause(seconds: float) -> None:
+        clock[0] += max(1.0, seconds)
+        if len(run.tried) == tries:
+            run.servers.clear()
+
+    tries = 0
+    with pytest.raises(BatchFailedError, match="its disk is broken"):
+        Draining(services, table, run=run).drain.follow(None, lambda: False, pause)
+    assert table_rows(table) == expected(a=5) and run.tried.count(["b"]) == 3
+    tries = len(run.tried) + 1
+    Draining(services, table, run=run).drain.follow(None, lambda: False, pause)
+    assert table_rows(table) == expected(a=5, b=5)
+
+
 # Losses.
 
 

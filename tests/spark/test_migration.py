@@ -7,17 +7,21 @@ import shutil
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.spark.consuming import ConsumerOfDrain
 from mrecordlog_async.spark.delta_output import DeltaOutput
 from mrecordlog_async.spark.drain_loop import Drain
+from mrecordlog_async.spark.migration import earlier_state
 from mrecordlog_async.spark.output import OutputRefusedError
 from mrecordlog_async.spark.runners import in_process, row_schema
 from mrecordlog_async.spark.server_set import ServerSet
+from mrecordlog_async.spark.state import DrainState
 from mrecordlog_async.spark.surveying import DrainSettings
 from mrecordlog_async.spark.table_files import TableFiles
 from tests.compatibility.pipeline import PLACE, READ, payloads, rename_place
@@ -136,6 +140,38 @@ def test_a_begun_batch_that_is_not_in_the_table_is_forgotten(service: ThreadedSe
     assert drain.step() == READ
     drain.close()
     assert table_rows(place / "orders" / "table") == sorted(expected("orders"))
+
+
+def test_a_batch_that_the_earlier_drain_commits_meanwhile_is_not_stored_twice(
+    service: ThreadedService, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It still runs, and commits after its positions were read and before it is refused."""
+    table, offsets = place / "orders" / "table", place / "orders" / "checkpoint" / "offsets"
+    query = json.loads((place / "orders" / "checkpoint" / "metadata").read_text())["id"]
+    last = max(int(path.name) for path in offsets.iterdir() if path.name.isdecimal())
+    text = (offsets / str(last)).read_text()
+    end = json.loads(text.split("\n")[2])
+    (at,) = {each["queues"]["orders"][1] for each in end["logs"].values()}
+    for each in end["logs"].values():
+        each["queues"]["orders"][1] += 5
+
+    def overtaken(*arguments: Any) -> DrainState:
+        monkeypatch.setattr("mrecordlog_async.spark.delta_output.earlier_state", earlier_state)
+        found = earlier_state(*arguments)
+        (offsets / str(last + 1)).write_text("\n".join([*text.split("\n")[:2], json.dumps(end)]))
+        rows = DeltaTable(str(table)).to_pyarrow_table().slice(0, 5).to_pylist()
+        for number, payload in enumerate(payloads("orders", at, at + 5)):
+            rows[number] |= {"position": at + number, "payload": payload}
+        written = CommitProperties(app_transactions=[Transaction(query, last + 1)])
+        schema = DeltaTable(str(table)).to_pyarrow_dataset().schema
+        write_deltalake(str(table), pa.Table.from_pylist(rows, schema), mode="append", commit_properties=written)
+        return found
+
+    monkeypatch.setattr("mrecordlog_async.spark.delta_output.earlier_state", overtaken)
+    drain = migrated(place, service, "orders")
+    assert drain.step() == READ - 5
+    drain.close()
+    assert table_rows(table) == sorted(expected("orders"))
 
 
 def test_an_earlier_version_refuses_the_table(service: ThreadedService, place: Path) -> None:
