@@ -77,14 +77,15 @@ def settings() -> str:
     """Return the table of the service's settings."""
     rows = [
         (
-            f"`--{one.name.replace('_', '-')}`",
-            f"`{cli_settings.PREFIX}{one.name.upper()}`",
+            f"`{one.name}`",
+            "" if one.is_rare else f"`{one.flag}`",
+            f"`{one.variable}`",
             f"`{one.default}`" if one.default else "",
             one.help,
         )
         for one in cli_settings.SETTINGS
     ]
-    return table(("flag", "variable", "default", "meaning"), rows)
+    return table(("key in the file", "option", "variable", "default", "meaning"), rows)
 
 
 def limits() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import re
 import signal
@@ -36,6 +37,14 @@ def free_port() -> int:
             except OSError:
                 continue
         return port
+
+
+def config(place: Path, **settings: object) -> list[str]:
+    """Write *settings* of `serve` to a file in *place*; return the arguments that name it: rare ones have no option."""
+    place.mkdir(parents=True, exist_ok=True)
+    file = place / "serve.toml"
+    file.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items()))
+    return ["--config", str(file)]
 
 
 class Process:

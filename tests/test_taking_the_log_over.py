@@ -22,7 +22,7 @@ from mrecordlog_async import LogClosedError, LogLockedError, MultiRecordLog, emb
 from mrecordlog_async.aiohttp import LOG, setup
 from mrecordlog_async.fastapi import lifespan, log_of
 from tests.holder import HELD, Holder
-from tests.serving import TIMEOUT_SECONDS, Process, free_port
+from tests.serving import TIMEOUT_SECONDS, Process, config, free_port
 
 WAITS = "waiting for it to end"
 
@@ -203,18 +203,17 @@ def test_a_service_waits_for_the_one_before_and_is_not_ready(directory: Path) ->
 
 def test_a_service_that_waits_ends_at_a_signal(directory: Path) -> None:
     """With exit code 0, and nothing but lines of its log."""
-    with Holder(directory) as holder, waiting(directory, holder, "--lock-seconds", "1000000s") as service:
+    long = config(directory.parent, lock_seconds="1000000s")
+    with Holder(directory) as holder, waiting(directory, holder, *long) as service:
         code, said = service.stop()
         assert code == 0 and "Traceback" not in said, said
         assert holder.process.poll() is None
 
 
-@pytest.mark.parametrize("way", ["option", "variable", "file"])
+@pytest.mark.parametrize("way", ["variable", "file"])
 def test_a_service_waits_as_long_as_it_is_told(directory: Path, way: str, tmp_path: Path) -> None:
     """Then it ends with exit code 4."""
-    (tmp_path / "serve.toml").write_text('lock_seconds = "0s"\n')
-    arguments = {"option": ["--lock-seconds", "0s"], "file": ["--config", str(tmp_path / "serve.toml")]}.get(way, [])
-    service = Process(directory, arguments)
+    service = Process(directory, config(tmp_path, lock_seconds="0s") if way == "file" else [])
     with Holder(directory):
         service.start({"MRECORDLOG_LOCK_SECONDS": "0s"} if way == "variable" else {})
         assert service.process is not None

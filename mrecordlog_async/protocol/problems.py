@@ -180,9 +180,15 @@ def too_large(size: int, limit: int, what: str) -> ProblemError:
     return ProblemError(413, "too_large", detail, size=size, limit=limit)
 
 
-def too_many(what: str, used: int, limit: int, status: int = 429) -> ProblemError:
+def too_many(what: str, used: int, limit: int) -> ProblemError:
     """Return the problem of something that exceeds a limit now and may be accepted later."""
-    return retry(status, "busy", f"too many {what}: {used} of {limit} in use", resource=what, used=used, limit=limit)
+    return retry(429, "busy", f"too many {what}: {used} of {limit} in use", resource=what, used=used, limit=limit)
+
+
+def too_many_connections(used: int, limit: int) -> ProblemError:
+    """Return the problem of a connection above the limit, or of a request where the server counts no connections."""
+    detail = f"too many connections: {used} of {limit} in use"
+    return retry(503, "busy", detail, resource="connections", used=used, limit=limit)
 
 
 def retry(status: int, code: str, detail: str, **facts: Any) -> ProblemError:

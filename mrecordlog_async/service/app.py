@@ -7,7 +7,7 @@ document.
 from __future__ import annotations
 
 from mrecordlog_async.protocol.log_schemas import LOG_ID
-from mrecordlog_async.protocol.problems import CONTENT_TYPE, ProblemError, problem_of, too_many
+from mrecordlog_async.protocol.problems import CONTENT_TYPE, ProblemError, problem_of, too_many_connections
 from mrecordlog_async.service.http import HttpRequest, HttpResponse, Receive, Scope, Send, closing
 from mrecordlog_async.service.routes.openapi import TABLE
 from mrecordlog_async.service.routes.route import Route
@@ -77,7 +77,7 @@ class App:
     async def _response(self, request: HttpRequest) -> HttpResponse:
         service = self.service
         if service.active > service.options.connections:  # where the server counts no connections
-            raise closing(too_many("connections", service.active, service.options.connections, 503))
+            raise closing(too_many_connections(service.active, service.options.connections))
         request.check_head()
         route = self._find(request)
         open_to_all = isinstance(route, Route) and route.open_to_all

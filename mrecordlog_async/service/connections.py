@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import StreamReader, web
 
-from mrecordlog_async.protocol.problems import CONTENT_TYPE, ProblemError, bad_request, too_many
+from mrecordlog_async.protocol.problems import CONTENT_TYPE, ProblemError, bad_request, too_many_connections
 from mrecordlog_async.service.access_log import NO_REQUEST, log_access
 from mrecordlog_async.service.app import App
 from mrecordlog_async.service.bridge import BAD_CHUNK, STATUS_LINES, Bridge, date_line, title
@@ -408,7 +408,7 @@ class Connections:
             task.add_done_callback(self._tasks.discard)
             return
         self.counts.refused += 1
-        self.note(problem := too_many("connections", len(self.open), self.options.connections, 503), None)
+        self.note(problem := too_many_connections(len(self.open), self.options.connections), None)
         with accepted, suppress(OSError):
             if not self._tls:  # before its handshake, a client of TLS understands nothing
                 accepted.send(refusal(problem))

@@ -243,8 +243,9 @@ def test_a_number_of_the_message_is_not_taken_for_another_fact(
 def test_settings_come_from_flags_then_variables_then_the_file(tmp_path: Path) -> None:
     """A flag overrides a variable, which overrides the file."""
     config = tmp_path / "mrecordlog.toml"
-    config.write_text('persist = "never"\nmemory_bytes = "1MiB"\nrecord_bytes = 1000\nlog_format = "json"\n')
-    arguments = ["--config", str(config), "--memory-bytes", "3MiB", "--pending-bytes", "100KiB"]
+    sizes = 'memory_bytes = "1MiB"\nrecord_bytes = 1000\npending_bytes = "100KiB"\n'
+    config.write_text(f'persist = "never"\nlog_format = "json"\n{sizes}')
+    arguments = ["--config", str(config), "--memory-bytes", "3MiB"]
     process = Process(tmp_path / "wal", arguments)
     process.start({"MRECORDLOG_MEMORY_BYTES": "2MiB", "MRECORDLOG_RECORD_BYTES": "2000"})
     try:
@@ -270,10 +271,12 @@ def test_settings_come_from_flags_then_variables_then_the_file(tmp_path: Path) -
         (("--port", "-1"), {}, b"--port"),
         (("--port", "65536"), {}, b"--port"),
         (("--persist", "sometimes"), {}, b"--persist"),
-        (("--record-bytes", "3GiB"), {}, b"record_bytes"),
+        ((), {"MRECORDLOG_RECORD_BYTES": "3GiB"}, b"record_bytes"),
         (("--memory-bytes", "2GiB", "--disk-bytes", "1GiB", "--beyond-memory", "disk"), {}, b"memory_bytes"),
         (("--disk-bytes", "0"), {}, b"disk_bytes"),
-        (("--body-bytes", "1GiB"), {}, b"bodies_bytes"),
+        ((), {"MRECORDLOG_BODY_BYTES": "1GiB"}, b"bodies_bytes"),
+        (("--tails", "5"), {}, b"unknown option --tails: set MRECORDLOG_TAILS, or tails in the file of --config"),
+        (("--no-recycle",), {}, b"set MRECORDLOG_RECYCLE, or recycle in the file of --config"),
         (("--segment-bytes", "1"), {}, b"segment_bytes"),
         (("--token-file", "/nonexistent"), {}, b"/nonexistent"),
         (("--config", "/nonexistent.toml"), {}, b"/nonexistent.toml"),
@@ -397,7 +400,8 @@ def test_declared_queues_and_consumers_exist_when_it_is_ready(tmp_path: Path) ->
 
 def test_consumers_of_an_unknown_queue_end_it_with_what_to_do(tmp_path: Path) -> None:
     """A misspelt name is not ignored: the service does not start."""
-    done = run("serve", str(tmp_path / "wal"), "--port", "0", "--consumers", '{"audti": ["search"]}')
+    declared = {"MRECORDLOG_CONSUMERS": '{"audti": ["search"]}'}
+    done = run("serve", str(tmp_path / "wal"), "--port", "0", environment=declared)
     assert done.returncode != 0
     assert b"queue 'audti' does not exist; add it to queues=" in done.stderr
 

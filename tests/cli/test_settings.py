@@ -13,15 +13,15 @@ from mrecordlog_async.cli.shell.parser import Parser
 from mrecordlog_async.cli.shell.settings import add_settings, gather, of_kubernetes
 
 
-@pytest.mark.parametrize("place", ["flag", "variable", "file"])
+@pytest.mark.parametrize("place", ["variable", "file"])
 def test_recycling_is_on_unless_one_of_the_places_switches_it_off(tmp_path: Path, place: str) -> None:
-    """The flag, the environment and the TOML file reach the setting."""
+    """The environment and the TOML file reach a setting that has no option."""
     parser = Parser()
     add_settings(parser)
     assert gather(parser.parse_args([]), {})["recycle"] is True
     config = tmp_path / "settings.toml"
     config.write_text("recycle = false\n")
-    words = {"flag": ["--no-recycle"], "variable": [], "file": ["--config", str(config)]}[place]
+    words = ["--config", str(config)] if place == "file" else []
     environment = {"MRECORDLOG_RECYCLE": "false"} if place == "variable" else {}
     assert gather(parser.parse_args(words), environment)["recycle"] is False
 
@@ -85,8 +85,8 @@ def test_variables_of_kubernetes_are_no_settings(service: str) -> None:
     add_settings(parser)
     found = {name.replace("MRECORDLOG_", f"MRECORDLOG_{service}", 1): text for name, text in OF_KUBERNETES.items()}
     assert of_kubernetes(found | {"PATH": "/bin"}) == sorted(found)
-    given = gather(parser.parse_args([]), found | {"MRECORDLOG_RECORD_BYTES": "1k"})
-    assert given == gather(parser.parse_args(["--record-bytes", "1k"]), {})
+    given = gather(parser.parse_args([]), found | {"MRECORDLOG_SEGMENT_BYTES": "1M"})
+    assert given == gather(parser.parse_args(["--segment-bytes", "1M"]), {})
     assert of_kubernetes({"MRECORDLOG_PORT": "9000", "MRECORDLOG_SERVICE_HOST": "10.96.0.12"}) == []
 
 

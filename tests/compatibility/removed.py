@@ -19,6 +19,7 @@ _UPKEEP = "delta-rs' own calls, as recipes show"
 _PARSED = "`payload` stays next to the columns of `--schema`; a row that does not parse has nulls in them"
 _CRATE = "`examples/import_quickwit.py` reads files of the crate into a new log; nothing writes them"
 _FETCH_RUNS = "nothing: a fetch holds 4 MiB of records at a time, however many runs it returns"
+_RARE = "their variables and keys in the file of `--config`, such as `MRECORDLOG_BODY_BYTES` and `body_bytes`"
 REMOVED: dict[str, str] = {
     "append --key": "one service for each command: `URL,URL` and `dns+http://…` are refused; "
     "`top` takes several arguments",
@@ -45,6 +46,21 @@ REMOVED: dict[str, str] = {
     "inspect": "the column `keeps from` of `ls` for `--pins`, `verify` for damage",
     "internal": "`bad_request` where the head of a request is refused; `500 internal` stays",
     "load-parquet": "a recipe that appends the rows of a Delta table; rows of other files are written with Spark",
+    "serve --bodies-bytes": _RARE,
+    "serve --body-bytes": _RARE,
+    "serve --consumers": _RARE,
+    "serve --drain-seconds": _RARE,
+    "serve --failure-grace": _RARE,
+    "serve --metrics-per-queue": _RARE,
+    "serve --no-metrics-per-queue": _RARE,
+    "serve --no-recycle": _RARE,
+    "serve --pending-bytes": _RARE,
+    "serve --queues": _RARE,
+    "serve --record-bytes": _RARE,
+    "serve --recycle": _RARE,
+    "serve --sending-bytes": _RARE,
+    "serve --stall-seconds": _RARE,
+    "serve --tails": _RARE,
     "mrecordlog_async.FileSystem.capacity_of": "`FileSystem.space_of`, which says what is free, too",
     "mrecordlog_async.MultiRecordLog.acknowledge": INSPECTION,
     "mrecordlog_async.MultiRecordLog.at": INSPECTION,

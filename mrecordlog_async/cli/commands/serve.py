@@ -1,8 +1,8 @@
 """Serve the log in a directory over HTTP.
 
 The value of a setting comes from its option, its variable (MRECORDLOG_PORT for --port), the file that --config names or
-its default, in this order. The service listens immediately and responds with 503 until the log is recovered. SIGTERM or
-Ctrl-C stops it after the running requests have finished.
+its default, in this order. Rare settings have no option. The service listens immediately and responds with 503 until
+the log is recovered. SIGTERM or Ctrl-C stops it after the running requests have finished.
 
   mrecordlog serve ./wal
   mrecordlog serve ./wal --host 0.0.0.0 --token-file token --memory-bytes 2GiB
@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import logging
 import os
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.cli.shell.exit_codes import FAILED, UsageError, exit_code_of, sentence_of
@@ -136,20 +137,10 @@ def _service_options(values: dict[str, Any]) -> ServiceOptions:
         allowed |= LOOPBACK_HOSTS
     if on_loopback:
         allowed |= {values["host"]}
+    given = {one.name: values[one.name] for one in fields(ServiceOptions) if one.name in values}
     try:
-        return ServiceOptions(
-            body_bytes=values["body_bytes"],
-            bodies_bytes=values["bodies_bytes"],
-            sending_bytes=values["sending_bytes"],
-            connections=values["connections"],
-            tails=values["tails"],
-            drain_seconds=values["drain_seconds"],
-            stall_seconds=values["stall_seconds"],
-            tokens=read_private_tokens(values["token_file"]) if values["token_file"] else frozenset(),
-            hosts=allowed,
-            metrics_per_queue=values["metrics_per_queue"],
-            name=values["name"] or "",
-        )
+        tokens = read_private_tokens(values["token_file"]) if values["token_file"] else frozenset()
+        return ServiceOptions(**given | {"tokens": tokens, "hosts": allowed, "name": values["name"] or ""})
     except ValueError as error:
         raise UsageError(str(error)) from None
 

@@ -38,6 +38,7 @@ class Parser(argparse.ArgumentParser):
         self.words: list[str] = []
         """The arguments in order, as the usage line shows them."""
         self.known: dict[argparse.Action, Callable[[], Iterable[str]]] = {}
+        self.elsewhere: dict[str, str] = {}  # what is no option here → where it is set
         """Functions that find the values of an argument, for completion."""
         self.takes_no_more = ""
         """Error for an argument after the last one; "" for that of every command."""
@@ -135,7 +136,8 @@ class Parser(argparse.ArgumentParser):
     def _explain_unknown(self, word: str, line: list[str]) -> str:
         if word.startswith("-"):
             name = word.partition("=")[0]
-            return f"unknown option {name}{suggest(name, self.options())}"
+            hint = self.elsewhere.get(name.replace("--no-", "--")) or suggest(name, self.options())
+            return f"unknown option {name}{hint}"
         if word.lower() in ON_OR_OFF:
             return f"unexpected {word!r}: a switch takes no value; write --name for on, --no-name for off"
         if any(before.startswith("-") for before in line[: line.index(word)]):

@@ -1,6 +1,7 @@
 """Settings of the service, from options, `MRECORDLOG_*` variables, a TOML file or their defaults, in this order.
 
-One table lists them all; options, variables and keys are generated from it, so they cannot differ. Write sizes like
+One table lists them all; options, variables, keys and the page of the documentation are generated from it, so they
+cannot differ. Rare settings have no option. Write sizes like
 `512MiB` and times like `5s`. A key or variable that is not in the table is an error: a misspelt limit must not be
 ignored.
 
@@ -83,7 +84,7 @@ class Setting:
     """One setting.
 
     default: as a person would write it, "" for none. metavar: "" for a switch, which takes no value. words: its values,
-    or how they begin, for completion.
+    or how they begin, for completion. is_rare: it has no option, only its variable and its key in the file.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Setting:
     default: str
     help: str
     words: tuple[str, ...] = ()
+    is_rare: bool = False
 
     @property
     def flag(self) -> str:
@@ -104,9 +106,13 @@ class Setting:
         return PREFIX + self.name.upper()
 
 
+def _rare(name: str, read: Callable[[str], Any], metavar: str, default: str, help: str) -> Setting:
+    return Setting(name, read, metavar, default, help, is_rare=True)
+
+
 def _budget(name: str, help: str) -> Setting:
     most = f"{BUDGETS[name] // MIB}MiB"
-    return Setting(name, parse_size, "SIZE", "", f"{help} (default: {most}, less in proportion with less than 1GiB)")
+    return _rare(name, parse_size, "SIZE", "", f"{help} (default: {most}, less in proportion with less than 1GiB)")
 
 
 SETTINGS = (
@@ -146,7 +152,7 @@ SETTINGS = (
         ("always", "interval:", "never"),
     ),
     Setting("segment_bytes", parse_size, "SIZE", "1GiB", "size of a segment file"),
-    Setting("recycle", switch, "", "true", "use the file of a dead segment again for a later one (on by default)"),
+    _rare("recycle", switch, "", "true", "use the file of a dead segment again for a later one (on by default)"),
     Setting(
         "memory_bytes",
         parse_size,
@@ -174,28 +180,28 @@ SETTINGS = (
     ),
     _budget("pending_bytes", "limit of the records waiting to be written"),
     _budget("record_bytes", "limit of the size of a record"),
-    Setting(
+    _rare(
         "queues",
         queues,
         JSON,
         "",
         "queues to create if they do not exist: a list of names, or a table of their options by name",
     ),
-    Setting(
+    _rare(
         "consumers",
         consumers,
         JSON,
         "",
         "consumers to create if they do not exist, before the first request: a table of lists of names by queue",
     ),
-    Setting("queues_limit", whole, "COUNT", "1000000", "limit of the number of queues"),
-    Setting("consumers_limit", whole, "COUNT", "1000000", "limit of the number of consumers and their rules"),
+    _rare("queues_limit", whole, "COUNT", "1000000", "limit of the number of queues"),
+    _rare("consumers_limit", whole, "COUNT", "1000000", "limit of the number of consumers and their rules"),
     _budget("body_bytes", "limit of the size of a request body"),
     _budget("bodies_bytes", "limit of all request bodies being received or stored"),
     _budget("sending_bytes", "limit of all responses being sent"),
     Setting("connections", whole, "COUNT", "4096", "limit of the number of connections"),
-    Setting("tails", whole, "COUNT", "1024", "limit of the number of clients waiting for records"),
-    Setting(
+    _rare("tails", whole, "COUNT", "1024", "limit of the number of clients waiting for records"),
+    _rare(
         "lock_seconds",
         parse_seconds,
         "TIME",
@@ -203,8 +209,8 @@ SETTINGS = (
         "time to wait at the start for another process that has the log open, such as the service that this one "
         "replaces; 0s: not at all",
     ),
-    Setting("drain_seconds", parse_seconds, "TIME", "20s", "time for running requests to finish after SIGTERM"),
-    Setting(
+    _rare("drain_seconds", parse_seconds, "TIME", "20s", "time for running requests to finish after SIGTERM"),
+    _rare(
         "failure_grace",
         parse_seconds,
         "TIME",
@@ -212,7 +218,7 @@ SETTINGS = (
         "once a write or sync has failed, serve reads for this long, then end with exit code 6 so that a supervisor "
         "starts the service again; 0s: until it is stopped",
     ),
-    Setting(
+    _rare(
         "stall_seconds",
         parse_seconds,
         "TIME",
@@ -230,7 +236,7 @@ SETTINGS = (
         "read every segment at the start, even those whose records stay on the disk; it takes as long as reading the "
         "whole log",
     ),
-    Setting("metrics_per_queue", switch, "", "false", "add metrics of each queue to /metrics"),
+    _rare("metrics_per_queue", switch, "", "false", "add metrics of each queue to /metrics"),
     Setting("access_log", switch, "", "false", "log every request"),
     Setting(
         "log_format",
@@ -256,6 +262,10 @@ def add_settings(parser: Parser) -> None:
     """Add a flag for each setting, and --config."""
     parser.add_argument("--config", metavar="FILE", help="TOML file of settings (default: MRECORDLOG_CONFIG)")
     for setting in SETTINGS:
+        if setting.is_rare:
+            place = f"set {setting.variable}, or {setting.name} in the file of --config"
+            parser.elsewhere[setting.flag] = f": {place}"
+            continue
         if setting.metavar:
             shown = f" (default: {setting.default})" if setting.default else ""
             known = partial(iter, setting.words) if setting.words else None
@@ -271,7 +281,7 @@ def gather(arguments: argparse.Namespace, environment: Mapping[str, str] = os.en
     file = _file(path_of(path)) if path else {}
     values = {}
     for setting in SETTINGS:
-        flag = getattr(arguments, setting.name)
+        flag = None if setting.is_rare else getattr(arguments, setting.name)
         for text, place in (
             (None if flag is None else _text(flag), setting.flag),
             (variables.get(setting.name), setting.variable),

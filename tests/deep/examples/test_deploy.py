@@ -326,11 +326,11 @@ sys.exit(main(sys.argv[1:]))
 
 def test_the_service_runs_where_no_memory_may_become_executable(tmp_path: Path) -> None:
     """MemoryDenyWriteExecute of the unit; the kernel can be asked for the same (PR_SET_MDWE)."""
-    command = [sys.executable, "-c", MDWE, "serve", str(tmp_path / "wal"), "--port", "0", "--stall-seconds", "x"]
+    command = [sys.executable, "-c", MDWE, "serve", str(tmp_path / "wal"), "--port", "0", "--persist", "x"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     if done.returncode == 77:
         pytest.skip("the kernel cannot deny it")
-    assert "--stall-seconds: 'x'" in done.stderr
+    assert "--persist: 'x'" in done.stderr
     with subprocess.Popen([*command[:-2]], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:

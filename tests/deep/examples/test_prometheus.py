@@ -15,7 +15,7 @@ import pytest
 
 from tests.deep.prometheus import Prometheus, needs_prometheus
 from tests.service.operated import Operated, Supervisor
-from tests.serving import free_port
+from tests.serving import config, free_port
 
 SECONDS = 100.0
 """A scrape, an evaluation, and time to spare on a busy machine. Only a test that fails waits this long."""
@@ -108,7 +108,7 @@ def test_alerts_that_wait_for_minutes_fire(tmp_path: Path) -> None:
 
         late = start("late")
         assert late.call("PUT", "/v1/queues/q/consumers/slow")[0] in (200, 201)
-        sizes = ["--memory-bytes", "1MiB", "--record-bytes", "512KiB", "--body-bytes", "512KiB"]
+        sizes = ["--memory-bytes", "1MiB", *config(tmp_path, record_bytes="512KiB", body_bytes="512KiB")]
         memory = start("memory", "--beyond-memory", "refuse", *sizes)
         assert [memory.append(bytes(300_000)) for _ in range(3)] == [200] * 3
         disk = start("disk", "--disk-bytes", "48MiB", "--segment-bytes", "32MiB")

@@ -13,6 +13,7 @@ import pytest
 from tests.certificates import make_certificate, trusting
 from tests.service import adversary
 from tests.service.adversary import MIB, Client, Honest, Target
+from tests.serving import config
 
 STALL_SECONDS = 0.15
 """CPU time that the loop may use at once on a machine that adds a million numbers in `MILLION_SECONDS`.
@@ -26,7 +27,7 @@ MEMORY_BYTES = 256 * MIB
 DATA_BYTES = 900 * MIB
 """The process has 130 MiB to begin with; then memory_bytes, both budgets and what passes through."""
 
-ARGUMENTS = ("--memory-bytes", "256MiB", "--pending-bytes", "64MiB", "--body-bytes", "64MiB")
+LIMITS = {"memory_bytes": "256MiB", "pending_bytes": "64MiB", "body_bytes": "64MiB"}
 
 
 def stall_seconds_here() -> float:
@@ -49,7 +50,7 @@ def stall_seconds_max() -> float:
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     """Run a service that holds 60 MB of large records, 200,000 small ones and 2,000 queues."""
     directory = tmp_path_factory.mktemp("adversary") / "wal"
-    with Target(directory, *ARGUMENTS, data_bytes=DATA_BYTES) as target:
+    with Target(directory, *config(directory.parent, **LIMITS), data_bytes=DATA_BYTES) as target:
         asyncio.run(adversary.prepare(target))
         yield target
 
@@ -113,7 +114,7 @@ def target_with_tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target
         pytest.skip("openssl makes the certificate")
     directory = tmp_path_factory.mktemp("adversary_tls")
     cert, key = make_certificate(directory)
-    arguments = (*ARGUMENTS, "--tls-cert", str(cert), "--tls-key", str(key))
+    arguments = (*config(directory, **LIMITS), "--tls-cert", str(cert), "--tls-key", str(key))
     with Target(directory / "wal", *arguments, data_bytes=DATA_BYTES, context=trusting(cert)) as target:
         yield target
 

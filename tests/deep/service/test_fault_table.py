@@ -29,6 +29,7 @@ from mrecordlog_async.client import RecordLogClient
 from tests import damage
 from tests.cli.running import build, three_queues
 from tests.service.operated import DAMAGED, FAILED, NEARLY_FULL, STUCK, Operated, Supervisor, wait_until
+from tests.serving import config
 
 PAGE = Path(__file__).parents[3] / "docs" / "operations.md"
 
@@ -119,7 +120,7 @@ def _hang_for_ten_seconds(directory: Path, threads: ThreadPoolExecutor) -> None:
 def test_a_disk_that_fails_once_costs_seconds_and_no_record(directory: Path) -> None:
     """The supervisor starts the service again, the producer sends the record again, and each is stored once."""
     row = row_of("disk EIO once")
-    with Operated(directory, "--failure-grace", "10ms") as service:
+    with Operated(directory, *config(directory.parent, failure_grace="10ms")) as service:
         service.ready()
         supervisor = Supervisor(service)
         asyncio.run(ingest(service, 60))
@@ -144,7 +145,7 @@ async def ingest(service: Operated, count: int) -> None:
 def test_a_failed_log_shows_on_the_page_and_in_the_metrics(directory: Path) -> None:
     """For as long as it is served for reads."""
     row = row_of("disk EIO once")
-    with Operated(directory, "--failure-grace", "1h") as service:
+    with Operated(directory, *config(directory.parent, failure_grace="1h")) as service:
         assert service.ready().append(b"a") == 200
         (service.control / "eio-once").touch()
         assert service.append(b"b") == 503
@@ -157,7 +158,7 @@ def test_a_failed_log_shows_on_the_page_and_in_the_metrics(directory: Path) -> N
 def test_a_disk_that_fails_for_ever_ends_every_start(directory: Path) -> None:
     """Each start says why it ends; the log is not damaged."""
     row = row_of("disk EIO for ever")
-    with Operated(directory, "--failure-grace", "10ms") as service:
+    with Operated(directory, *config(directory.parent, failure_grace="10ms")) as service:
         assert service.ready().append(b"a") == 200
         (service.control / "eio").touch()
         assert service.append(b"b") == 503
@@ -248,7 +249,7 @@ def test_a_second_process_is_refused_and_names_the_first(directory: Path) -> Non
     row = row_of("second process")
     with Operated(directory, cold=True) as first, ExitStack() as stack:
         first.ready()
-        second = stack.enter_context(Operated(directory, "--lock-seconds", "100ms"))
+        second = stack.enter_context(Operated(directory, *config(directory.parent, lock_seconds="100ms")))
         row.check_code(second.wait())
         row.check_log(second)
         assert (second.lines[-1]["owner_pid"], first.append(b"a")) == (first.process.pid, 200)
@@ -257,7 +258,7 @@ def test_a_second_process_is_refused_and_names_the_first(directory: Path) -> Non
 def test_the_queue_that_fills_the_memory_is_named(directory: Path) -> None:
     """The other queues are refused too, so the log says whose records must be truncated."""
     row = row_of("memory full by one queue, with `--beyond-memory refuse`")
-    limits = ["--memory-bytes", "2MiB", "--record-bytes", "1MiB", "--pending-bytes", "1MiB"]
+    limits = ["--memory-bytes", "2MiB", *config(directory.parent, record_bytes="1MiB", pending_bytes="1MiB")]
     with Operated(directory, "--beyond-memory", "refuse", *limits) as service:
         service.ready()
         statuses = {service.call("POST", "/v1/queues/idle/records?create=1", bytes(300_000))[0] for _ in range(10)}
@@ -333,7 +334,8 @@ def test_a_clock_that_jumps_changes_no_position_and_no_order(directory: Path) ->
 def test_a_clock_that_is_wrong_at_the_start_removes_nothing(directory: Path, years: int) -> None:
     """The service waits, and says so; once the clock is right, it ages what was stored meanwhile from the start."""
     row = row_of("clock wrong at the start")
-    with Operated(directory, "--queues", '{"q": {"max_age": "7d"}}') as service:
+    (directory.parent / "serve.toml").write_text('[queues.q]\nmax_age = "7d"\n')
+    with Operated(directory, "--config", str(directory.parent / "serve.toml")) as service:
         assert service.ready().append(b"0") == 200
         for number in (1, 2):  # killed in between: the records of a wrong clock do not make it right
             service.process.kill()
@@ -377,7 +379,7 @@ def test_few_descriptors_cost_connections_and_not_the_log(directory: Path) -> No
 
 
 def test_a_disk_that_hangs_is_seen_while_it_hangs(hang: Future[None]) -> None:
-    """In the log after a second, in the metrics and on the page; not ready after --stall-seconds. Then it is again."""
+    """In the log after a second, in the metrics and on the page; not ready after stall_seconds. Then it is again."""
     hang.result()
 
 

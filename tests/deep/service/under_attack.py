@@ -29,9 +29,10 @@ from tests.deep.service.idle_process import IdleProcess
 from tests.deep.service.test_adversary import ATTACKS, HANDSHAKES, stall_seconds_here
 from tests.service import adversary
 from tests.service.adversary import MIB, Client, Honest, Target, body_of
+from tests.serving import config
 
 MEMORY_BYTES = 256 * MIB
-ARGUMENTS = ("--memory-bytes", "256MiB", "--pending-bytes", "64MiB")
+LIMITS = {"memory_bytes": "256MiB", "pending_bytes": "64MiB"}
 RESIDENT_BYTES_MAX = MEMORY_BYTES + 300 * MIB
 APPEND_SECONDS_MAX = 1.0
 SYNC_BOUND = 1.5
@@ -202,7 +203,7 @@ def main() -> int:
         directory = Path(temporary)
         cert, key = make_certificate(directory)
         tls = ("--tls-cert", str(cert), "--tls-key", str(key))
-        with Target(directory / "wal", *ARGUMENTS, *tls, context=trusting(cert)) as target:
+        with Target(directory / "wal", *config(directory, **LIMITS), *tls, context=trusting(cert)) as target:
             return judged(target, cert, directory / "wal", arguments)
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from mrecordlog_async.client import Consumer, RecordLogClient
 from tests.deep.service.test_adversary import stall_seconds_here
 from tests.service.adversary import Target, body_of, request
+from tests.serving import config
 
 CONNECT_AT_ONCE = 100
 PAYLOAD_BYTES = 200
@@ -118,9 +119,10 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=10_000)
     arguments = parser.parse_args()
     number = -(-arguments.requests // CONNECT_AT_ONCE) * CONNECT_AT_ONCE
-    limits = ("--tails", str(number), "--connections", str(number + 100))
-    with tempfile.TemporaryDirectory() as place, Target(Path(place) / "wal", *limits) as target:
-        wrong = asyncio.run(measure(target, number))
+    with tempfile.TemporaryDirectory() as place:
+        limits = config(Path(place), tails=number, connections=number + 100)
+        with Target(Path(place) / "wal", *limits) as target:
+            wrong = asyncio.run(measure(target, number))
     for one in wrong:
         print(f"wrong: {one}")
     return bool(wrong)
