@@ -50,7 +50,7 @@ from mrecordlog_async.memory.reads import held_between, position_of, summarize, 
 from mrecordlog_async.memory.runs import as_runs
 from mrecordlog_async.memory.settings import options_of, values_of
 from mrecordlog_async.memory.stored_times import position_at
-from mrecordlog_async.metrics import Counters, Histogram, WorkerCounts
+from mrecordlog_async.metrics import Counters, WorkerCounts
 from mrecordlog_async.model import (
     Batch,
     ConsumerSummary,
@@ -929,12 +929,10 @@ class MultiRecordLog:
         return self._engine.failed_error
 
     def stats(self) -> Counters:
-        """Return a copy of the counters since the log was opened; it no longer changes."""
-        return self._engine.counters.snapshot()
-
-    def recent_times(self) -> dict[str, Histogram]:
-        """Return the histograms `append_seconds`, `commit_seconds` and `sync_seconds` of the last minute alone."""
-        return self._engine.disk_watch.recent()
+        """Return a copy of the counters since the log was opened, with the times of the last minute."""
+        found = self._engine.counters.snapshot()
+        found.last_minute = self._engine.disk_watch.recent()
+        return found
 
     def resource_usage(self) -> ResourceUsage:
         """Return the bytes, queues and segments in use, with their limits."""

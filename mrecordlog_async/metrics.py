@@ -199,6 +199,8 @@ class Counters:
         consumer_visible_seconds: By consumer, how long records had been stored when it acknowledged them: with a drain,
             how long they took into the table. Each record counts, with a time that is right to 0.1 s. The first
             `CONSUMERS_COUNTED` consumers that acknowledge have their own histograms, and all others share that of "".
+        last_minute: The histograms `append_seconds`, `commit_seconds` and `sync_seconds` of the last minute alone, in
+            what `stats` of a log returns.
     """
 
     appended_records: int = 0
@@ -222,6 +224,7 @@ class Counters:
     commit_records: Histogram = field(default_factory=lambda: Histogram(COUNT_BOUNDS))
     commit_bytes: Histogram = field(default_factory=lambda: Histogram(BYTES_BOUNDS))
     consumer_visible_seconds: dict[str, Histogram] = field(default_factory=dict)
+    last_minute: dict[str, Histogram] = field(default_factory=dict)
 
     def visible_to(self, consumer: str) -> Histogram:
         """Return the histogram of `consumer_visible_seconds` that counts for *consumer*."""

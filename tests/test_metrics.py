@@ -37,7 +37,7 @@ def test_quantile_of_nothing_is_zero() -> None:
 
 def test_every_number_of_the_log_is_in_the_table() -> None:
     """A counter that is added to `Counters` and to no row would be kept for nobody; names are not used twice."""
-    assert {one.key for one in COUNTERS} == {one.name for one in fields(Counters)}
+    assert {one.key for one in COUNTERS} == {one.name for one in fields(Counters)} - {"last_minute"}  # no sum of all
     assert {one.key for one in USAGE} <= {one.name for one in fields(ResourceUsage)}
     assert {one.key for one in OF_A_QUEUE} <= set(dir(QueueSummary))
     assert {one.key for one in OF_A_CONSUMER} <= {one.name for one in fields(ConsumerSummary)}

@@ -87,6 +87,7 @@ REMOVED: dict[str, str] = {
     "mrecordlog_async.MultiRecordLog.public_id": INSPECTION,
     "mrecordlog_async.MultiRecordLog.queues_with_consumers": INSPECTION,
     "mrecordlog_async.MultiRecordLog.ranked_in_steps": INSPECTION,
+    "mrecordlog_async.MultiRecordLog.recent_times": "`stats().last_minute`",
     "mrecordlog_async.MultiRecordLog.refuse_for_memory": "`check_memory` of `log.inspection`, under no promise",
     "mrecordlog_async.MultiRecordLog.times": INSPECTION,
     "mrecordlog_async.MultiRecordLog.under_way_seconds": INSPECTION,

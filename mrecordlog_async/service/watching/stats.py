@@ -61,7 +61,7 @@ async def stats_of(service: Service) -> StatsResponse:
     response.append_seconds = _times(counters.append_seconds)
     response.commit_seconds = _times(counters.commit_seconds)
     response.sync_seconds = _times(counters.sync_seconds)
-    response.last_minute = RecentTimesResponse(**{name: _times(one) for name, one in log.recent_times().items()})
+    response.last_minute = RecentTimesResponse(**{name: _times(one) for name, one in counters.last_minute.items()})
     response.under_way_seconds = log.inspection.under_way_seconds
     response.waiting_seconds = log.inspection.waiting_seconds
     response.workers = log.workers.by_state()
