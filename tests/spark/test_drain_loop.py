@@ -296,12 +296,18 @@ def test_a_plan_that_is_outdated_is_made_again(service: ThreadedService, table: 
 
 
 @pytest.mark.parametrize("grown", [False, True], ids=["shorter", "grown past"])
-def test_a_log_that_went_back_is_held_back(new_service: NewService, table: Path, tmp_path: Path, grown: bool) -> None:
+@pytest.mark.parametrize("opened", [False, True], ids=["in a later opening", "in the same one"])
+def test_a_log_that_went_back_is_held_back(
+    new_service: NewService, table: Path, tmp_path: Path, grown: bool, opened: bool
+) -> None:
     """However far it has grown since; the others continue. Accepted, all of it is stored again, and then dropped."""
     old, other = new_service(), new_service()
     services = {"a": old, "b": other}
     feed(old, "q", 0, 10)
-    old.keep_copy(tmp_path / "copy")
+    if opened:
+        shutil.copytree(old.directory, tmp_path / "copy")
+    else:
+        old.keep_copy(tmp_path / "copy")
     feed(old, "q", 10, 20)
     assert drain_all(services, table) == 20
     old.go_back(tmp_path / "copy")

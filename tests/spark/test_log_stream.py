@@ -142,6 +142,8 @@ def test_truncate_follows_the_checkpoint(service: ThreadedService) -> None:
     query.step()
     assert service.positions("q") == (0, 10)
     feed(service, "q", 10, 15)
+    query.reader.latestOffset(query.committed, query.reader.getDefaultReadLimit())
+    assert service.positions("q") == (10, 15)
     query.step(die_before_commit=True)
     assert service.positions("q") == (10, 15)
     query.drain()
