@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -25,7 +25,7 @@ from mrecordlog_async.spark.planning import everything
 from mrecordlog_async.spark.services import lookups
 from mrecordlog_async.spark.services.connection import ServiceRefusedError
 from tests.spark.conftest import NewService
-from tests.spark.draining import Draining, columns, expected, table_rows
+from tests.spark.draining import Draining, columns, expected, going_on, table_rows
 from tests.spark.services import ThreadedService, drain_samples, numbered
 
 A, B = "0123456789abcdef-of-a", "fedcba9876543210-of-b"
@@ -122,6 +122,24 @@ def test_a_consumer_acknowledges(service: ThreadedService, table: Path) -> None:
     assert service.positions("q") == (10, 10)
 
 
+class Elsewhere:
+    """Stands for a session whose tasks run on other machines: none may be begun."""
+
+    conf: ClassVar = {"spark.master": "spark://host:7077"}
+
+    def range(self, *bounds: int) -> None:
+        pytest.fail("a task ran elsewhere")
+
+
+def test_a_local_output_of_tasks_elsewhere_is_refused(service: ThreadedService, table: Path) -> None:
+    """Each machine would store its part on its own disk, and the log would be truncated."""
+    service.append("q", numbered("q", 0, 10))
+    session: Any = Elsewhere()
+    with pytest.raises(DrainOptionError, match="add --shared-paths"):
+        drain(DrainOptions(service.url, str(table)), session, pause=no_pause)
+    assert not table.exists()
+
+
 # Tokens.
 
 
@@ -139,7 +157,8 @@ def test_each_server_gets_its_own_token_and_nothing_shows_it(
         with pytest.raises(ServiceRefusedError, match=r"server 'b' returned.* 401: .*--token-file b=FILE") as told:
             drain(wrong, report=said.append, pause=no_pause)
         options = DrainOptions(servers, str(table), tokens={"": A, "b": B}, storage_options={"KEY": A})
-        assert drain(options, report=said.append, pause=no_pause).records == 20
+        with going_on():
+            assert drain(options, report=said.append, pause=no_pause).records == 20
     task = LogServer("a", Endpoint(a.url), A).task("log", [])
     writer = Draining({}, table).output.writer
     assert isinstance(writer, DeltaWriter)
@@ -183,6 +202,7 @@ def test_a_dns_name_stands_for_all_of_its_services(
 
     def pause(seconds: float) -> None:
         rounds[0] += 1
+        assert rounds[0] < 100, "it is not followed"
         if rounds[0] == 1:
             two.stop()
             two.port = 0
