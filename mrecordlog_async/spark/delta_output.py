@@ -46,7 +46,7 @@ from mrecordlog_async.spark.delta_reasons import reason_of
 from mrecordlog_async.spark.migration import earlier_state, refuse_columns
 from mrecordlog_async.spark.output import BatchFailedError, OutputRefusedError, WrittenFile
 from mrecordlog_async.spark.parquet_writer import STATED, Layout, write_rows
-from mrecordlog_async.spark.runners import DATE, row_schema
+from mrecordlog_async.spark.runners import DATE, DAY
 from mrecordlog_async.spark.state import DrainState, StateError
 from mrecordlog_async.spark.table_changes import (
     STATED_COLUMNS,
@@ -280,8 +280,8 @@ class DeltaOutput:
         """Take the columns that partition a table that exists. Raises OutputRefusedError for what rows cannot have."""
         if self._partition_by is None:
             self._partition_by = tuple(self._table.metadata().partition_columns)
-        if DATE in self._partition_by and DATE not in self.schema.names and self._plain:
-            self.schema = row_schema(self._partition_by)
+        if DATE in self._partition_by and DATE not in self.schema.names:
+            self.schema = self.schema.append(DAY)
         missing = [each for each in self._partition_by if each not in self.schema.names]
         if missing:
             raise OutputRefusedError(

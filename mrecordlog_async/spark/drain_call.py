@@ -288,6 +288,8 @@ def drain(
         _refuse_missing(options, missing, output.load(), report)
         consumer = options.held_by(output.owner) if options.consumer is not None else None
         servers = ServerSet(given, options.tokens, consumer)
+        if change is not None and DATE in output.schema.names:
+            change = with_day(change)
         run, cores = _runner(session, change)
         job = Drain(servers, output, run, settings, cores=cores, report=report)
 

@@ -33,6 +33,8 @@ Change = Callable[["DataFrame"], "DataFrame"]
 DATE = "date"
 """The day on which a record was stored, in UTC: a column of tables that are partitioned by it."""
 
+DAY = pa.field(DATE, pa.date32())
+
 FILES = pa.schema([("file", pa.string())])
 
 
@@ -42,7 +44,7 @@ class SparkEndedError(RecordLogError):
 
 def row_schema(partition_by: Iterable[str]) -> pa.Schema:
     """Return the columns of rows that no function has changed."""
-    return READ_SCHEMA.append(pa.field(DATE, pa.date32())) if DATE in partition_by else READ_SCHEMA
+    return READ_SCHEMA.append(DAY) if DATE in partition_by else READ_SCHEMA
 
 
 def rows_of(task: ReadTask, *, payload: bool = True) -> Generator[pa.RecordBatch, None, None]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from deltalake import DeltaTable
 
 from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.spark.delta_output import DeltaOutput
@@ -92,3 +93,15 @@ def test_one_call_drains_on_spark(spark: SparkSession, service: ThreadedService,
     other = str(table.with_name("other"))
     summary = drain(DrainOptions(service.url, other, transform=with_length), spark)
     assert (summary.records, summary.rows) == (20, 10)
+
+
+def test_a_typed_table_by_day_is_continued(spark: SparkSession, service: ThreadedService, table: Path) -> None:
+    """Its partitioning need not be named again; the day comes from the drain, or from the function."""
+    service.append("q", [b'{"amount": 1}'])
+    options = DrainOptions(service.url, str(table), schema="amount int", partition_by=("date",))
+    assert drain(options, spark).rows == 1
+    service.append("q", [b'{"amount": 2}'])
+    assert drain(DrainOptions(service.url, str(table), schema="amount int"), spark).rows == 1
+    found = DeltaTable(str(table)).to_pyarrow_table().sort_by("position").to_pylist()
+    assert [row["amount"] for row in found] == [1, 2]
+    assert all(row["date"] == row["timestamp"].date() for row in found)
