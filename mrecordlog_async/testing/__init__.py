@@ -12,10 +12,9 @@ With pytest, the fixtures `memory_log`, `memory_disk` and `memory_service` are t
 from __future__ import annotations
 
 import asyncio
-import threading
 import weakref
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
@@ -122,7 +121,7 @@ def memory_service(**options: Any) -> Iterator[str]:
     Args:
         options: Options of `MultiRecordLog.open`.
     """
-    ready: Future[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+    ready: Future[Any] = Future()  # of the URL, the loop, and the event that ends it
 
     async def serve() -> None:
         stop = asyncio.Event()
@@ -130,21 +129,14 @@ def memory_service(**options: Any) -> Iterator[str]:
             ready.set_result((url, asyncio.get_running_loop(), stop))
             await stop.wait()
 
-    def run() -> None:
-        try:
-            asyncio.run(serve())
-        except BaseException as error:
-            if ready.done():
-                raise
-            ready.set_exception(error)
-
-    thread = threading.Thread(target=run, name="mrecordlog memory service")
-    thread.start()
-    try:
+    with ThreadPoolExecutor(1, "mrecordlog memory service") as threads:
+        ended: Future[Any] = threads.submit(asyncio.run, serve())
+        wait((ready, ended), return_when=FIRST_COMPLETED)
+        if ended.done():  # it could not start
+            ended.result()
         url, loop, stop = ready.result()
         try:
             yield url
         finally:
             loop.call_soon_threadsafe(stop.set)
-    finally:
-        thread.join()
+            ended.result()
