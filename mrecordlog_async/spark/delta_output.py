@@ -103,6 +103,9 @@ UNSUPPORTED = ("Unsupported table features", "Unsupported reader features", "Uns
 CLEANUP = "delta.enableExpiredLogCleanup"
 """The property of a table that keeps all entries of its log, if it is false."""
 
+NOT_SYNCED = "not_synced"
+"""In what a task returns: the disk failed, so the drain has to stop."""
+
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 """delta-rs would write a checkpoint of the table and delete entries without a sync."""
 
@@ -125,6 +128,9 @@ class DeltaWriter:
             )
         try:
             return write_rows(self.files, self.layout, batches, self.schema)
+        except NotSyncedError as error:
+            # Not raised: Spark would try the task again, and then the sync would succeed and prove nothing.
+            return [{"path": "", "size": 0, "rows": 0, NOT_SYNCED: str(error)}]
         except OSError as error:
             raise BatchFailedError(
                 f"a file of the table {self.files.address} could not be written "
@@ -174,6 +180,7 @@ class DeltaOutput:
         self._leaves_files = False  # it was reported that files cannot be deleted
         self._is_rewritten = False  # others have removed the file by which a RESTORE is noticed
         self._renewed = float("-inf")
+        self._written = -1  # the version that this process has committed last
         self._read_to = self._restored = -1  # entries were read up to this version; the newest RESTORE among them
 
     @property
@@ -216,6 +223,8 @@ class DeltaOutput:
         """
         if self.files.is_misread:
             raise OutputRefusedError(f"{self.files.address}: delta-rs misreads paths with % or a backslash: rename it")
+        if self._migrate_from is not None and not self.exists():
+            raise OutputRefusedError(f"--migrate-from: there is no table at {self.files.address}")
         with _explained(self.files):
             self.files.make_directory()
             for sentence in repair(self.files):
@@ -264,8 +273,13 @@ class DeltaOutput:
 
     def _owner_of_earlier_versions(self) -> str:
         """Return the id of the query that the table has to be taken over from; "" for none."""
-        owner = self._table.metadata().configuration.get(OWNER, MOVED)
-        if owner == MOVED:
+        owner = self._table.metadata().configuration.get(OWNER)
+        if owner is None and self._migrate_from is not None:
+            raise OutputRefusedError(
+                f"--migrate-from: {self.files.address} is not the table of a drain of an earlier version; name the one "
+                "that its checkpoint belongs to"
+            )
+        if owner in (None, MOVED):
             return ""
         if self._migrate_from is None and not owner.startswith(MIGRATING):
             raise OutputRefusedError(
@@ -308,7 +322,9 @@ class DeltaOutput:
     def _own_table(self, owner: str) -> None:
         if self._table.metadata().configuration.get(OWNER) != owner:
             properties = {OWNER: owner}
-            self._table.alter.set_table_properties(properties, raise_if_not_exists=False)
+            self._table.alter.set_table_properties(
+                properties, raise_if_not_exists=False, post_commithook_properties=NO_HOOKS
+            )
             self._update()
             self._sync_entries(0, self._table.version())
             self._judge()
@@ -333,8 +349,7 @@ class DeltaOutput:
 
     def load(self) -> DrainState:
         """Return the positions of the newest version. Raises OutputRefusedError, BatchFailedError, NotSyncedError."""
-        with _explained(self.files):
-            self._refuse_failed()
+        with self._working():
             self._update()
             self._judge()
             if self._is_rewritten and self._table.version() > self._state.onto + 1:
@@ -352,12 +367,16 @@ class DeltaOutput:
             self._table.update_incremental()
         except TableNotFoundError:
             raise OutputRefusedError(f"the table at {self.files.address} was deleted while the drain ran") from None
+        except DeltaError:  # entries since the last look may be deleted, and a checkpoint has what they said
+            self._loaded = DeltaTable(self.files.uri, storage_options=self.files.options)
 
     def _judge(self) -> None:
         """Take the positions of the loaded version, if others have changed the table since the last look."""
         table = self._table
         if table.version() == self._seen:
             return
+        if table.version() < self._seen:
+            raise OutputRefusedError(f"version {self._seen} of {self.files.address} is gone: the table was replaced")
         refuse_changes(table, self.schema, self._partition_by or (), plain=self._plain)
         self._read_positions()
         try:
@@ -401,8 +420,9 @@ class DeltaOutput:
             BatchFailedError: a file is missing, or the commit failed; it may have been carried out.
             NotSyncedError: the disk failed.
         """
-        with _explained(self.files):
-            self._refuse_failed()
+        with self._working():
+            for sentence in (each[NOT_SYNCED] for each in files if NOT_SYNCED in each):
+                raise NotSyncedError(sentence)
             for _ in range(ATTEMPTS):
                 stored, number = self._prepared(files, state)
                 self._tries.add(number)
@@ -430,7 +450,8 @@ class DeltaOutput:
                 f"{self.files.address} lacks {len(missing)} of {len(sizes) + 1} files of the batch, or they have "
                 f"another size, such as {missing[0]}: every machine must write to the same place"
             )
-        if self.files.read(entry_name(stored.onto)) is None:
+        entry = self.files.read(entry_name(stored.onto))
+        if entry is None or (stored.onto == self._written and not self._names(entry, self._number)):
             raise OutputRefusedError(f"version {stored.onto} of {self.files.address} is gone: the table was replaced")
         return stored, number
 
@@ -463,8 +484,11 @@ class DeltaOutput:
 
     def _is_committed(self, state: DrainState, number: int) -> bool:
         """Read the entry back: a response may be lost or wrong, and a store may let another writer replace an entry."""
-        content = self.files.read(entry_name(state.onto + 1))
-        return transactions_of(content or b"").get(f"{self._application}/positions") == number
+        return self._names(self.files.read(entry_name(state.onto + 1)) or b"", number)
+
+    def _names(self, entry: bytes, number: int) -> bool:
+        """Return whether *entry* commits the positions with this id."""
+        return transactions_of(entry).get(f"{self._application}/positions") == number
 
     def _after_failure(self, number: int, failure: Exception | None) -> None:
         """Load what the table is now. Raises OutputRefusedError, BatchFailedError if another attempt would not help."""
@@ -489,6 +513,7 @@ class DeltaOutput:
         self._sync_to(state.onto + 1)
         old = self._number
         self._state, self._number, self._seen = state, number, state.onto + 1
+        self._written = self._seen
         self._is_rewritten &= state.rows_at != self._seen
         self._tries.clear()
         if old >= 0:
@@ -519,28 +544,31 @@ class DeltaOutput:
         """
         if self.files.path is None:
             return
+        if first:
+            self.files.sync([entry_name(number) for number in range(first, last + 1)])
+        pointer = self.files.read(f"{ENTRIES}/{LAST_CHECKPOINT}")
+        if not first or pointer != self._pointer:
+            names = [f"{each}/{name}" for each in (f"{ENTRIES}/{SIDECARS}", ENTRIES) for name in self.files.names(each)]
+            self.files.sync([name for name in names if not Path(self.files.path, name).is_dir()])
+        self._durable, self._pointer = max(last, self._durable), pointer
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        """Explain errors; after a sync that failed, do nothing more."""
+        if self._failed is not None:
+            raise self._failed
         try:
-            if first:
-                self.files.sync([entry_name(number) for number in range(first, last + 1)])
-            pointer = self.files.read(f"{ENTRIES}/{LAST_CHECKPOINT}")
-            if not first or pointer != self._pointer:
-                names = [
-                    f"{each}/{name}" for each in (f"{ENTRIES}/{SIDECARS}", ENTRIES) for name in self.files.names(each)
-                ]
-                self.files.sync([name for name in names if not Path(self.files.path, name).is_dir()])
+            with _explained(self.files):
+                yield
         except NotSyncedError as error:
             self._failed = error
             raise
-        self._durable, self._pointer = max(last, self._durable), pointer
-
-    def _refuse_failed(self) -> None:
-        if self._failed is not None:
-            raise self._failed
 
     # Upkeep.
 
     def _sum_up(self) -> None:
         """Write a checkpoint of the table, sync it, and only then delete old entries. The batch is stored anyway."""
+        self._sync_to(self._table.version())
         try:
             self._table.create_checkpoint()
             # The entries that it sums up are deleted below: after a power cut, nothing else has what they say.

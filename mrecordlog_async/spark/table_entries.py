@@ -191,8 +191,12 @@ def _repair_checkpoints(log: Path, entries: list[int]) -> Iterator[str]:
 
 def _is_readable(log: Path, version: int) -> bool:
     """Return whether all files of the checkpoints of *version* can be read, with those that they name."""
+    files = list(log.glob(f"{version:020}.checkpoint.*"))
+    parts = [found[2] for each in files if (found := re.search(r"\.(\d{10})\.(\d{10})\.parquet$", each.name))]
+    if any(parts.count(of) != int(of) for of in parts):
+        return False
     try:
-        for each in log.glob(f"{version:020}.checkpoint.*"):
+        for each in files:
             for sidecar in _sidecars(each):
                 pq.read_table(log / SIDECARS / sidecar)
     except (OSError, pa.ArrowException, ValueError, KeyError, TypeError):

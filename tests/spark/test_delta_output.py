@@ -592,6 +592,48 @@ def test_a_table_that_was_deleted_or_replaced_is_refused(service: ThreadedServic
     assert left(service) == 10
 
 
+def test_a_table_that_was_replaced_by_a_longer_one_is_refused(
+    service: ThreadedService, table: Path, tmp_path: Path
+) -> None:
+    """Its version has another entry than the last one of the drain: the rows of earlier batches are not there."""
+    feed(service, 0, 10)
+    process = Draining({"s": service}, table)
+    process.all()
+    feed(service, 10, 20)
+    rows = DeltaTable(str(table)).to_pyarrow_table()
+
+    def replaced(tasks: Sequence[ReadTask], writer: RowWriter) -> list[WrittenFile]:
+        files = in_process(tasks, writer)
+        table.rename(tmp_path / "away")
+        for _ in range(2):
+            write_deltalake(str(table), rows.slice(0, 1), mode="append")
+        for each in files:
+            (tmp_path / "away" / each["path"]).rename(table / each["path"])
+        process.drain._run = in_process
+        return files
+
+    process.drain._run = replaced
+    with pytest.raises(OutputRefusedError, match="was replaced"):
+        process.step()
+    assert left(service) == 10
+
+
+def test_a_drain_that_slept_while_entries_were_deleted_continues(service: ThreadedService, table: Path) -> None:
+    """It lacks the entries since its last look, and a checkpoint has what they said."""
+    feed(service, 0, 10)
+    process = Draining({"s": service}, table)
+    process.all()
+    rows = DeltaTable(str(table)).to_pyarrow_table().schema.empty_table()
+    for _ in range(3):
+        write_deltalake(str(table), rows, mode="append")
+    clean(table)
+    for number in (2, 3, 4):
+        entry(table, number).unlink(missing_ok=True)
+    feed(service, 10, 20)
+    assert process.step() == 10
+    assert table_rows(table) == expected(q=20)
+
+
 def test_tables_that_exist_are_appended_to(service: ThreadedService, table: Path) -> None:
     """Columns that others add stay null; rows of others have no values in those of the drain; filters find all rows."""
     others = pa.table({"queue": ["theirs"], "price": [1.5], "tags": [["x"]], "note": ["n"]})
@@ -954,6 +996,31 @@ def test_after_a_sync_that_failed_nothing_is_released(
     assert table_rows(table) == expected(q=10) and left(service) == 0
 
 
+@pytest.mark.parametrize("where", ["part-", "queue=q"])
+def test_a_task_that_cannot_sync_stops_the_drain(
+    service: ThreadedService, table: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """The batch is not tried again: the next sync of the same directory would succeed, and prove nothing."""
+    feed(service, 0, 10)
+    process = Draining({"s": service}, table, partition_by=("queue",))
+    sync, failed = os_filesystem.full_sync, list[str]()
+
+    def failing_once(handle: int) -> None:
+        name = os.readlink(f"/proc/self/fd/{handle}").removeprefix(str(table))
+        if name.rpartition("/")[2].startswith(where) and not failed:
+            failed.append(name)
+            raise OSError(5, "Input/output error")
+        sync(handle)
+
+    monkeypatch.setattr(table_files, "full_sync", failing_once)
+    steps = iter(range(5))
+    for _ in range(2):
+        with pytest.raises(NotSyncedError, match="could not be synced"):
+            process.drain.follow(0.0, lambda: next(steps, None) is None, lambda seconds: None)
+    assert left(service) == 10 and table_rows(table) == [] and failed
+    assert drain_all({"s": service}, table) == 10
+
+
 def test_positions_that_cannot_be_deleted_stay(service: ThreadedService, table: Path) -> None:
     """The batch that supersedes them is stored all the same; that is said once."""
     process = Draining({"s": service}, table)
@@ -1032,6 +1099,19 @@ def test_a_version_whose_entry_is_lost_counts_by_its_checkpoint(service: Threade
     feed(service, 10, 20)
     assert drain_all({"s": service}, table) == 10
     assert table_rows(table) == expected(q=20)
+
+
+def test_a_checkpoint_that_lacks_a_part_is_removed(service: ThreadedService, table: Path) -> None:
+    """Other engines write it in several files, and not all of them reached the disk."""
+    feed(service, 0, 10)
+    process = Draining({"s": service}, table)
+    process.all()
+    process.output._sum_up()
+    (checkpoint,) = (table / "_delta_log").glob("*.checkpoint.parquet")
+    checkpoint.rename(checkpoint.with_name(f"{1:020}.checkpoint.{1:010}.{2:010}.parquet"))
+    feed(service, 10, 20)
+    process = Draining({"s": service}, table)
+    assert "cannot be read and is removed" in process.said[0] and process.all() == 10
 
 
 def test_a_torn_checkpoint_after_lost_entries_is_removed(service: ThreadedService, table: Path) -> None:

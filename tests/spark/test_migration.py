@@ -175,6 +175,17 @@ def test_a_batch_that_the_earlier_drain_commits_meanwhile_is_not_stored_twice(
     assert table_rows(table) == sorted(expected("orders"))
 
 
+def test_a_table_without_an_earlier_drain_takes_no_checkpoint(place: Path, tmp_path: Path) -> None:
+    """Its address is wrong: the records of the log would go to another table than those before them."""
+    checkpoint = TableFiles(str(place / "orders" / "checkpoint"))
+    with pytest.raises(OutputRefusedError, match="--migrate-from: there is no table at"):
+        DeltaOutput(TableFiles(str(tmp_path / "other")), row_schema(()), migrate_from=checkpoint).open()
+    assert not (tmp_path / "other").exists()
+    DeltaOutput(TableFiles(str(tmp_path / "other")), row_schema(())).open()
+    with pytest.raises(OutputRefusedError, match="is not the table of a drain of an earlier version"):
+        DeltaOutput(TableFiles(str(tmp_path / "other")), row_schema(()), migrate_from=checkpoint).open()
+
+
 def test_an_earlier_version_refuses_the_table(service: ThreadedService, place: Path) -> None:
     """It would store again what is in the table: it refuses one whose property names another query than its own."""
     table = place / "orders" / "table"
