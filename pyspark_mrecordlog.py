@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 __all__ = ["DefaultSource"]
 
 if TYPE_CHECKING:
-    from mrecordlog_async.spark.source.source import RecordLogDataSource as DefaultSource
+    from mrecordlog_async.spark.data_source import RecordLogDataSource as DefaultSource
 else:
     try:
         from pyspark.sql.datasource import DataSource
@@ -26,7 +26,7 @@ else:
             def __new__(cls, options: Any) -> Any:
                 """Return the data source. Raises RuntimeError if the installed pyspark is too old for it."""
                 try:
-                    from mrecordlog_async.spark.source.source import RecordLogDataSource
+                    from mrecordlog_async.spark.data_source import RecordLogDataSource
                 except Exception as error:
                     raise RuntimeError(
                         f"the data source 'mrecordlog' does not work with this pyspark: {type(error).__name__}: "

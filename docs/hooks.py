@@ -11,6 +11,7 @@ import asyncio
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import fields
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,8 +22,7 @@ from mrecordlog_async import format as file_format_module
 from mrecordlog_async.cli.main import build_parser
 from mrecordlog_async.cli.shell import settings as cli_settings
 from mrecordlog_async.recovery import recovery as recovery_module
-from mrecordlog_async.spark.settings.option import options_of
-from mrecordlog_async.spark.settings.options import Options
+from mrecordlog_async.spark import options as spark_source
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -109,18 +109,13 @@ def _default(value: object) -> str:
 
 
 def spark_options() -> str:
-    """Return the options of the data source, with what `drain` calls those that it has."""
+    """Return the options of the data source."""
+    defaults = {each.name: each.default for each in fields(spark_source.Options)}
     rows = [
-        (
-            f"`{option.name}`",
-            option.default or _spark_default(field.default),
-            option.where,
-            f"`{option.flag.name}`" if option.flag is not None else "",
-            option.meaning,
-        )
-        for field, option in options_of(Options)
+        (f"`{option.name}`", option.default or _spark_default(defaults[field]), option.where, option.meaning)
+        for field, option in spark_source.options()
     ]
-    return table(("option", "default", "for", "flag of `drain`", "meaning"), rows)
+    return table(("option", "default", "for", "meaning"), rows)
 
 
 def _spark_default(value: object) -> str:

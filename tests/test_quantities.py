@@ -10,8 +10,7 @@ import pytest
 from mrecordlog_async.cli.shell.settings import SETTINGS
 from mrecordlog_async.options import MIB
 from mrecordlog_async.quantities import age, parse_moment, parse_seconds, parse_size, span
-from mrecordlog_async.spark.settings.option_values import interval, size
-from mrecordlog_async.spark.settings.options import Options
+from mrecordlog_async.spark.options import Options, interval, size
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Decides which server is which: how they are written and found, which log each has, which may be used or are away.
+"""How servers are written, found by their names, and when one that is away is looked for again.
 
-Pure: times are passed in. Only `resolve` asks the network. Start reading at `roster`.
+Pure: times are passed in. Only `resolve` asks the network.
 """

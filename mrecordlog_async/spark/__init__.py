@@ -17,40 +17,40 @@ The drain, whose table is its checkpoint:
     table_changes    what others did to a table
     delta_reasons    errors of delta-rs in one line
     migration        the positions of an earlier drain, once
-    consuming        a drain as one of several readers
     drain_metrics    what Prometheus is told
+    session          a SparkSession with the right settings
+
+The data source:
+
+    data_source      the class that Spark loads
+    options          its options, each once
+    log_table        the batch reader
+    log_stream       the streaming readers
+    offsets          where a stream continues, in Spark's checkpoint
+    bounds           where reading begins and ends
+    log_writer       rows into a service
+
+Both use:
+
     surveying        what each server has
     planning         what a batch reads
     losses           what a log has lost
-    server_set       the servers of one drain
+    consuming        a drain or a stream as one of several readers
+    server_set       the servers of one drain or stream
+    discovery        the services behind DNS names
     server_thread    one server and its thread
     log_server       its requests
+    connection       one exchange, and how often it is repeated
+    blocks           runs of records to Arrow and back
     state            positions, as an output stores them
-    session          a SparkSession with the right settings
-
-The data source. Imports go down in this table, and never up:
-
-    source/       reading and writing in Spark           process/      Java and Python for it
-    consumer/     a stream acknowledges, or truncates
-    checkpoints/  the checkpoint of a stream             rows/         records as rows
-    services/     requests; which log is where
-    positions/    what is new, what was lost
-    settings/     options, offsets
-
-Readers that are to take the place of those in `source/`. Nothing uses them yet:
-
-    log_stream      the streaming readers
-    log_table       the batch reader
-    bounds          where reading begins and ends
+    process/         Java and Python for Spark
 
 Decided here, and why:
 
-* An offset holds `[id, next_position]` of every queue, by the id of its log (see `settings.checkpoint`). The queue's id
-  is its incarnation: one that was deleted and recreated while a job was down is not read from the old position. A log
-  that is not the one of the checkpoint holds back only itself (see `positions.history`).
-* A queue that is not in the checkpoint yet is **enrolled** first: its position enters the checkpoint in a batch
-  without its records. It is read from the next batch on, because only a position in the checkpoint can be replayed.
-* With the option `truncate` or `consumer` the source releases what a checkpoint has committed, in `latestOffset` as
-  well as in `commit`: Spark calls `commit` one batch late, and never for the last one.
-* Importing this package needs neither Spark nor Arrow nor Java; `source` needs pyspark, `rows` needs pyarrow.
+* An offset, as a drain's positions, holds `[id, next_position]` of every queue, by the id of its log. The queue's id is
+  its incarnation: one that was deleted and recreated while a job was down is not read from the old position. A log that
+  is not the one of the checkpoint holds back only itself (see `losses`).
+* With the option `truncate` or `consumer` a stream releases what a checkpoint has committed, in `latestOffset` as well
+  as in `commit`: Spark calls `commit` one batch late, and never for the last one.
+* Importing this package needs neither Spark nor Arrow nor Java.
 """

@@ -19,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         from mrecordlog_async.spark import drain_command
-        from mrecordlog_async.spark.services.connection import ServerDownError
+        from mrecordlog_async.spark.connection import ServerDownError
     except ModuleNotFoundError as error:
         sys.exit(f"mrecordlog: {naming(error, 'spark')}")
     try:

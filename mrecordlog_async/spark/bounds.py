@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from mrecordlog_async.model import FUTURE_SECONDS_MAX
 from mrecordlog_async.protocol.schemas import QueueResponse
 from mrecordlog_async.spark.log_server import LogListing, LogServer
-from mrecordlog_async.spark.settings.option_values import EARLIEST, LATEST, Bound, OptionError
+from mrecordlog_async.spark.options import EARLIEST, LATEST, Bound, OptionError
 
 
 def check_start(wanted: Bound) -> None:

@@ -14,10 +14,12 @@ An epoch names the holder. Another one that attaches fences this one off: it is 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.patterns import ANY
 from mrecordlog_async.protocol import bulk_calls, calls
 from mrecordlog_async.protocol.consumer_schemas import AcknowledgeOne, AttachedOne, AttachResponse
 from mrecordlog_async.protocol.schemas import QueueResponse
@@ -35,12 +37,41 @@ class ConsumerNotOursError(RecordLogError):
 
 
 class ConsumerOfDrain(NamedTuple):
-    """A consumer. owner: a UUID of who may hold it. rule: the pattern of the queues that have it; None for no rule."""
+    """A consumer.
+
+    Attributes:
+        name: Its name.
+        owner: A UUID of who alone may hold it; None for anybody.
+        rule: The pattern of the queues that have it; None for no rule.
+        take_over: Take it over from another owner.
+    """
 
     name: str
-    owner: str
+    owner: str | None
     rule: str | None = "*"
     take_over: bool = False
+
+
+_LITERAL = re.compile(r"(?:[^\\.^$*+?{}\[\]|()]|\\[^\w*])*")
+"""A part of a regular expression that stands for itself."""
+
+
+def rule_of(names: Collection[str] | None, pattern: str | None) -> str | None:
+    """Return the pattern of the rule that covers exactly these queues; None if no rule does.
+
+    A rule that covers more would give a consumer to queues that nobody reads, and these would keep their records for
+    ever. Without a rule, a queue gets the consumer when it is listed for the first time.
+
+    names: of the queues; None for those whose whole name matches *pattern*, or for all.
+    """
+    if names is not None:
+        return None
+    if pattern is None:
+        return ANY
+    parts = pattern.split(".*")
+    if len(parts) == 1 or not all(_LITERAL.fullmatch(part) for part in parts):
+        return None
+    return ANY.join(re.sub(r"\\(.)", r"\1", part) for part in parts)
 
 
 class _Hold(NamedTuple):
@@ -94,7 +125,7 @@ class ConsumerHolder:
             raise ConsumerNotOursError(
                 f"{self._shown(owned)}: the consumer {self._consumer.name!r} belongs to another reader "
                 f"({owned[0].detail}). Use another consumer; or, if that reader is stopped for good, take it over once "
-                "with --take-over"
+                "with --take-over (takeOver=true in Spark)"
             )
         held = [each for each in found if each.status == "ok"]
         for each in held:
@@ -133,9 +164,9 @@ class ConsumerHolder:
             if hold.position > goal and not (moves_back or self._consumer.take_over):
                 raise ConsumerNotOursError(
                     f"server {self._server.name!r}, queue {name!r}: the consumer {self._consumer.name!r} has "
-                    f"acknowledged up to position {hold.position}, and the table has the records before {goal}: "
-                    "another program uses this consumer, or the table is older. Use another consumer; or move this one "
-                    "back with --take-over"
+                    f"acknowledged up to position {hold.position}, and the output has the records before {goal}: "
+                    "another program uses this consumer, or the output is older. Use another consumer; or move this "
+                    "one back with --take-over (takeOver=true in Spark)"
                 )
             if hold.position > goal:
                 holder = AttachResponse(name, self._consumer.name, each.id, hold.epoch, hold.position)
@@ -168,7 +199,7 @@ class ConsumerHolder:
                 elif each.status in ("fenced", "no_consumer"):
                     raise ConsumerNotOursError(
                         f"server {self._server.name!r}, queue {each.queue!r}: the consumer {self._consumer.name!r} is "
-                        f"no longer held by this drain ({each.detail}). Give each reader its "
+                        f"no longer held here ({each.detail}). Give each reader its "
                         "own consumer; if this one was deleted, start again to create it"
                     )
 

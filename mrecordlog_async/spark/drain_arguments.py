@@ -10,7 +10,7 @@ from argparse import SUPPRESS, ArgumentTypeError
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from mrecordlog_async.spark.settings import option_values as read
+from mrecordlog_async.spark import options as read
 from mrecordlog_async.support.paths import absolute
 
 T = TypeVar("T")

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.servers.names import Endpoint, Lookup
-from mrecordlog_async.spark.consumer.holder import rule_of
-from mrecordlog_async.spark.consuming import ConsumerOfDrain
+from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.consuming import ConsumerOfDrain, rule_of
 from mrecordlog_async.spark.delta_output import DeltaOutput
 from mrecordlog_async.spark.drain_loop import Drain
 from mrecordlog_async.spark.drain_metrics import DrainLag, metrics_served, parse_address
 from mrecordlog_async.spark.json_columns import with_day, with_json_columns
 from mrecordlog_async.spark.log_server import LogServer
+from mrecordlog_async.spark.options import parse_servers
 from mrecordlog_async.spark.planning import Includes, everything
 from mrecordlog_async.spark.runners import (
     DATE,
@@ -38,8 +39,6 @@ from mrecordlog_async.spark.runners import (
     transformed,
 )
 from mrecordlog_async.spark.server_set import ServerSet
-from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
-from mrecordlog_async.spark.settings.option_values import Subscription, parse_servers
 from mrecordlog_async.spark.state import DrainState
 from mrecordlog_async.spark.surveying import BYTES, RECORDS, DrainSettings
 from mrecordlog_async.spark.table_files import TableFiles
@@ -155,8 +154,7 @@ class DrainOptions:
 
     def rule(self) -> str | None:
         """Return the pattern of the rule that gives exactly the drained queues a consumer; None if there is none."""
-        names = None if self.subscribe is None else frozenset(self.subscribe)
-        return rule_of(Subscription(names, self.subscribe_pattern))
+        return rule_of(self.subscribe, self.subscribe_pattern)
 
     def held_by(self, owner: str) -> ConsumerOfDrain:
         """Return the consumer that *owner* holds."""

@@ -19,16 +19,16 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async import tokens
+from mrecordlog_async.spark.connection import ServiceRefusedError
 from mrecordlog_async.spark.consuming import ConsumerNotOursError
 from mrecordlog_async.spark.drain_call import DrainOptionError, DrainOptions, DrainProgress, drain
 from mrecordlog_async.spark.drain_metrics import MetricsAddressError
 from mrecordlog_async.spark.json_columns import ColumnsError, function_named
 from mrecordlog_async.spark.losses import ForgetError, UnreadLossError
+from mrecordlog_async.spark.options import OptionError, parse_servers
 from mrecordlog_async.spark.output import OutputRefusedError
 from mrecordlog_async.spark.runners import failures_as_sentences
-from mrecordlog_async.spark.services.connection import ServiceRefusedError
 from mrecordlog_async.spark.session import command_session
-from mrecordlog_async.spark.settings.option_values import OptionError, parse_servers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from mrecordlog_async.spark.connection import ServerDownError
 from mrecordlog_async.spark.log_server import ReadTask
 from mrecordlog_async.spark.losses import ServersHeldError, UnreadLossError, forgotten
 from mrecordlog_async.spark.output import BatchFailedError, Output, RowWriter, WrittenFile
 from mrecordlog_async.spark.planning import PlannedBatch, Survey, batch_of
 from mrecordlog_async.spark.server_set import ServerSet
-from mrecordlog_async.spark.services.connection import ServerDownError
 from mrecordlog_async.spark.state import DrainState
 from mrecordlog_async.spark.surveying import WAIT_SECONDS, DrainSettings, Surveyor, Trouble
 
@@ -96,7 +96,6 @@ class Drain:
         self._logs, self._output, self._run = Surveyor(servers, settings, report), output, run
         self._settings, self._cores, self._report = settings, cores, report
         self.totals, self.state = DrainTotals(), DrainState()
-        self._waits_since: float | None = None
         self._suspects: dict[str, _Suspect] = {}
 
     @property
@@ -201,21 +200,9 @@ class Drain:
 
     def _is_due(self, batch: PlannedBatch, *, forgets: bool) -> bool:
         """Return whether *batch* is stored now: it has records, and does not wait for more."""
-        settings, now = self._settings, _clock()
         if any(each.is_changed for each in batch.surveys) or forgets:
             return True
-        if not batch.records:
-            self._waits_since = None
-            return False
-        if self._waits_since is None:
-            self._waits_since = now
-        is_full = batch.records >= settings.records or batch.bytes >= settings.bytes
-        is_cut = any(self.backlog.values())
-        has_waited = now - self._waits_since >= settings.max_delay_seconds
-        is_due = self._logs.ends is not None or is_full or is_cut or has_waited or batch.records >= settings.min_records
-        if is_due:
-            self._waits_since = None
-        return is_due
+        return not self._logs.waits_for_more(batch) and batch.records > 0
 
     # Many batches.
 

@@ -20,11 +20,11 @@ from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.protocol.bulk_schemas import PlanRequest, PlanStart
 from mrecordlog_async.protocol.metric_text import CONTENT_TYPE, metric_head, metric_line
 from mrecordlog_async.servers.names import Endpoint
+from mrecordlog_async.spark.connection import retries
 from mrecordlog_async.spark.drain_loop import DrainTotals
 from mrecordlog_async.spark.log_server import LogServer
 from mrecordlog_async.spark.losses import waiting
 from mrecordlog_async.spark.planning import Includes
-from mrecordlog_async.spark.services.connection import retries
 from mrecordlog_async.spark.state import DrainState, QueueAt
 
 logger = logging.getLogger("mrecordlog_async.spark")

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -31,7 +31,7 @@ from mrecordlog_async.protocol.responses import Reply
 from mrecordlog_async.protocol.schemas import QueueResponse, QueuesResponse
 from mrecordlog_async.protocol.wire_decoder import Block
 from mrecordlog_async.servers.names import Endpoint
-from mrecordlog_async.spark.services.connection import ServerDownError, ServiceConnection
+from mrecordlog_async.spark.connection import ServerDownError, ServiceConnection
 from mrecordlog_async.spark.state import LogAt, ReadRange
 
 T = TypeVar("T")
@@ -45,9 +45,22 @@ REOPENED_MAX = 5
 FETCH_BYTES, FETCH_RECORDS = 8 << 20, 65_536
 """Approximate size of a response, and of a range: a response that breaks off is requested again as a whole."""
 
-DRIVER_SECONDS = 10.0
-TASK_SECONDS, TASK_PATIENCE_SECONDS = 60.0, 120.0
-"""Longest silence of a service towards the driver and a task, and how long a task waits for one that restarts."""
+
+class Patience(NamedTuple):
+    """How long a call is repeated.
+
+    Attributes:
+        seconds: Longest silence of the service; a whole response may take six times as long.
+        retries: Further attempts after a failed one.
+        wait_seconds: How long a service that restarts is waited for, on top of that.
+    """
+
+    seconds: float
+    retries: int
+    wait_seconds: float = 0.0
+
+
+DRIVER, TASK = Patience(10.0, 1), Patience(60.0, 4, 120.0)
 
 
 class RangeDiffersError(RecordLogError):
@@ -73,6 +86,7 @@ class ReadTask:
     log: str
     token: str | None = field(repr=False)
     ranges: tuple[ReadRange, ...]
+    patience: Patience = TASK
 
 
 class LogServer:
@@ -84,23 +98,23 @@ class LogServer:
         endpoint: Endpoint,
         token: str | None = None,
         *,
-        seconds: float = DRIVER_SECONDS,
-        in_task: bool = False,
+        patience: Patience = DRIVER,
+        in_tasks: Patience = TASK,
     ) -> None:
         self.name, self.token = name, token
-        self._patience = (TASK_SECONDS, 4, TASK_PATIENCE_SECONDS) if in_task else (seconds, 1, 0.0)
+        self._patience, self._in_tasks = patience, in_tasks
         self.endpoint, self._connection = self._connected(endpoint)
         self._listing, self._tag, self._since = LogListing(), "", ""
 
     def _connected(self, endpoint: Endpoint) -> tuple[Endpoint, ServiceConnection]:
-        place, (seconds, retries, patience) = dataclasses.replace(endpoint, name=self.name), self._patience
+        place, patience = dataclasses.replace(endpoint, name=self.name), self._patience
         connection = ServiceConnection(
             place,
             token=self.token,
-            timeout_seconds=seconds,
-            retries=retries,
-            patience_seconds=patience,
-            reached=patience > 0,
+            timeout_seconds=patience.seconds,
+            retries=patience.retries,
+            patience_seconds=patience.wait_seconds,
+            reached=patience.wait_seconds > 0,
         )
         return place, connection
 
@@ -113,11 +127,11 @@ class LogServer:
     @classmethod
     def of_task(cls, task: ReadTask) -> LogServer:
         """Return the server that *task* reads from; it waits for one that restarts."""
-        return cls(task.server, task.endpoint, task.token, in_task=True)
+        return cls(task.server, task.endpoint, task.token, patience=task.patience)
 
     def task(self, log: str, ranges: Sequence[ReadRange]) -> ReadTask:
         """Return a task that reads *ranges* of the server's log."""
-        return ReadTask(self.name, self.endpoint, log, self.token, tuple(ranges))
+        return ReadTask(self.name, self.endpoint, log, self.token, tuple(ranges), self._in_tasks)
 
     def close(self) -> None:
         """Close the connection; the next call opens another one."""

@@ -1,58 +1,61 @@
-"""The streaming readers: Spark's calls, in its order. The offset is the positions of all queues.
+"""The streaming readers: Spark's calls, in its order. The offset is the positions of all queues (`offsets`).
 
-    {"version": 4, "logs": {"4f…": {"server": "a", "at": ["9f…", 17], "queues": {"orders": [id, next]}, "first": {…}}}}
-
-`first` has where reading began in queues that the offset before does not have: a batch that Spark runs again has the
-same records. One trigger:
+One trigger:
 
     latestOffset → survey all servers → release what start has → plan → end
     commit(end of the batch before)
     partitions(start, end) → tasks: read(partition) → the sink commits → Spark writes commits/N
 
-Spark keeps one instance for all triggers of a query, and sends copies to tasks.
+Spark keeps one instance for all triggers of a query, and sends copies to tasks. A truncate or an acknowledgement that
+gets no response is logged and repeated with a later batch; a sync that fails ends the query.
 
 | pyspark | `latestOffset` | limits | a run that ends | what is released |
 |---|---|---|---|---|
 | 4.2 and later | gets start and limit | always | Spark's own | up to start, and at `commit(end)` |
-| 4.0, 4.1 | gets nothing | from the second batch of a run on | one batch | at `commit(end)`, with the next batch |
+| 4.0, 4.1 | gets nothing | see below | one batch | at `commit(end)`, with the next batch |
 
-Spark 4.0 and 4.1 pass the newest offset of the checkpoint to `partitions`, twice, before anything else at a start. So
-the reader knows where the last batch ended: at the end of the last `partitions`.
+Spark 4.0 and 4.1 call, in this order:
+
+    the first start of a query     latestOffset() → E0, partitions({}, E0), …
+    every other start              partitions(E, E), with the newest offset of the checkpoint
+        a batch was begun          partitions(S, E): it runs again
+    then, again and again          latestOffset() → F; if F is not E: commit(E), partitions(E, F)
+
+So the reader knows where the last batch ended: at the end of the last `partitions`. It does not know whether its query
+ends after one batch, because `trigger(availableNow=True)` is one batch there. So the first batch of a run has no
+limits, except in a consumer's query that goes on.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from mrecordlog_async.protocol.bulk_schemas import PlanRequest, PlanStart, QueuePlan
-from mrecordlog_async.spark.bounds import check_start, refuse_unknown_queues, resolved
-from mrecordlog_async.spark.consumer.holder import rule_of
-from mrecordlog_async.spark.consuming import ConsumerOfDrain
-from mrecordlog_async.spark.log_server import FETCH_BYTES, FETCH_RECORDS, LogListing, LogServer, ReadTask
-from mrecordlog_async.spark.losses import ServersHeldError, UnreadLossError
-from mrecordlog_async.spark.migration import logs_of
-from mrecordlog_async.spark.planning import PlannedBatch, Survey, batch_of, everything, split
+from mrecordlog_async.protocol.bulk_schemas import PlanStart
+from mrecordlog_async.spark.bounds import check_start, refuse_unknown_queues, refuse_unsubscribed, resolved
+from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.consuming import ConsumerOfDrain, rule_of
+from mrecordlog_async.spark.log_server import DRIVER, FETCH_RECORDS, LogListing, LogServer, Patience, ReadTask
+from mrecordlog_async.spark.log_table import ADVICE, ranges_of, tasks_of
+from mrecordlog_async.spark.losses import ServersHeldError, UnreadLossError, forgotten
+from mrecordlog_async.spark.offsets import Json, encoded, first_of, logs_of
+from mrecordlog_async.spark.options import OptionError, Options, WhenDown
+from mrecordlog_async.spark.planning import PlannedBatch, Survey, batch_of, everything, without_ranges
 from mrecordlog_async.spark.runners import rows_of
 from mrecordlog_async.spark.server_set import ServerSet
-from mrecordlog_async.spark.services.connection import ServerDownError
-from mrecordlog_async.spark.settings.option_values import WhenDown
-from mrecordlog_async.spark.settings.options import Options
-from mrecordlog_async.spark.state import DrainState, ReadRange
+from mrecordlog_async.spark.state import DrainState, LogState, QueueAt
 from mrecordlog_async.spark.surveying import DrainSettings, Surveyor
+from mrecordlog_async.spark.table_files import syncfs
 
 logger = logging.getLogger("mrecordlog_async.spark")
 
-Json = dict[str, Any]
-
-RETRY_SECONDS = 0.5
-
-ADVICE = "to continue with what is left, set failOnDataLoss to false"
+RETRY_SECONDS = 0.2
 
 
 class TaskPartition(InputPartition):
@@ -63,70 +66,42 @@ class TaskPartition(InputPartition):
         self.task = task
 
 
-def encoded(batch: PlannedBatch) -> Json:
-    """Return the offset at which *batch* ends, with sorted keys: Spark compares offsets as text."""
-    first = {each.listing.log: _begun(each) for each in batch.surveys}
-    logs: Json = {}
-    for log, each in sorted(batch.state.logs.items()):
-        queues = {name: list(at) for name, at in sorted(each.queues.items())}
-        logs[log] = {"server": each.server, "at": each.at and list(each.at), "queues": queues}
-        if first.get(log):
-            logs[log]["first"] = dict(sorted(first[log].items()))
-    return {"version": 4 if any(first.values()) else 3, "logs": logs}
-
-
-def _begun(found: Survey) -> dict[str, int]:
-    """Return where reading begins in queues that the state before does not have, or has elsewhere."""
-    known = {} if found.stored is None else found.stored.queues
-    begun: dict[str, int] = {}
-    for each in found.ranges:
-        at = known.get(each.queue)
-        if at is None or at.id != each.id or each.start < at.next:
-            begun.setdefault(each.queue, each.start)
-    return begun
-
-
 class LogStreamBase(DataSourceStreamReader):
     """What the readers of all Sparks share."""
 
     def __init__(self, options: Options) -> None:
-        """Request nothing yet."""
+        """Request nothing yet. Raises OptionError for a start in the future."""
         self._options = options
-        held = options.consumer
-        rule = rule_of(options.subscription)
-        consumer = ConsumerOfDrain(held, options.consumer_owner or "", rule, options.take_over) if held else None
-        tokens = {**options.tokens, **({"": options.token} if options.token else {})}
-        settings = DrainSettings(
-            options.records_per_trigger,
-            options.bytes_per_trigger,
-            everything if options.subscription.includes_all else options.subscription.includes,
-            options.truncate or consumer is not None,
-            allow_loss=not options.fail_on_data_loss,
-            accept_went_back=options.accept_went_back or not options.fail_on_data_loss,
-            skip_down=True,  # what becomes of the query is decided here
-        )
-        self._logs = Surveyor(ServerSet(options.servers, tokens, consumer), settings, logger.warning)
         check_start(options.starting)
+        self._logs = _surveyor(options)
         if options.starting != "earliest":
             self._logs.begins = self._begins
-        self._planned: tuple[Json, list[ReadTask]] = ({}, [])
-        self._start: tuple[Json, DrainState] = ({}, DrainState())
+        self._planned: tuple[Json, Json, list[ReadTask]] = ({}, {}, [])
+        self._state: tuple[Json, DrainState] = ({}, DrainState())
         self._surveys: Mapping[str, Survey] = {}
+        self._released: Json | None = None  # up to which offset the logs were last released
+        self._reached = set[str]()
+        self._named_exist = options.subscription.names is None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._options,)
 
     def _begins(self, server: LogServer, listing: LogListing) -> Mapping[str, int]:
         """Return where the options say that reading begins in a log that is new in the checkpoint."""
+        known = self._state[1].logs.items()
+        if server.name in {each.server for log, each in known if log.startswith(self._options.forget)}:
+            return {name: each.first_position for name, each in listing.queues.items()}  # it replaces that log
         refuse_unknown_queues(self._options.starting, "startingOffsets", {server.name: listing})
         begins, moved = resolved(server, listing, self._options.starting)
         if moved and self._options.fail_on_data_loss:
             raise UnreadLossError(f"{'; '.join(moved[:3])}; {ADVICE}")
         return begins
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._options,)
-
     def initialOffset(self) -> Json:  # noqa: N802  # Spark's name
         """Return the constant {}: Spark calls this several times and does not keep the result."""
         return {}
+
+    # Where a batch ends.
 
     def end_after(self, start: Json, *, records: int | None, size: int | None, releases: bool) -> Json:
         """Return where the next batch ends; *start* itself if nothing is new.
@@ -139,118 +114,241 @@ class LogStreamBase(DataSourceStreamReader):
 
         Raises:
             UnreadLossError: records were removed before they were read.
-            ServersHeldError: no log may be read.
+            ServersHeldError: no log may be read, or a run that ends has read the others.
             ServerDownError, ServiceRefusedError: a server does not respond, and the options do not skip it.
+            OptionError: a queue that the options name does not exist.
+            ForgetError: a server has a log that the options forget.
+            ConsumerNotOursError: another reader has the consumer.
+            OSError: what Spark has committed could not be synced.
         """
-        state = self._state_of(start)
         self._logs.limits = records, size
+        while True:
+            state = self._state_of(start)
+            batch = self._batch(state, records, size, releases=releases)
+            if releases:
+                self._released = start
+            is_changed = state.logs.keys() - batch.state.logs.keys() or any(each.is_changed for each in batch.surveys)
+            if is_changed or (batch.records and not self._logs.waits_for_more(batch)):
+                end = encoded(batch.state.logs, {each.listing.log: _begun(each) for each in batch.surveys})
+                self._planned = start, end, tasks_of(batch.parts, self._options)
+                return end
+            if self._logs.ends is None or not self._misses_servers():
+                return start
+            _sleep(RETRY_SECONDS)
+
+    def _batch(self, state: DrainState, records: int | None, size: int | None, *, releases: bool) -> PlannedBatch:
         surveys, down = self._looked(state)
-        self._surveys = readable = self._logs.readable(state, surveys, down)
+        known = state
+        if not down:
+            self._refuse_unsubscribed({name: each.listing for name, each in surveys.items()})
+            known = forgotten(state, self._options.forget, [each.listing for each in surveys.values()])
+        self._surveys = readable = self._logs.readable(known, surveys, down)
         held = self._logs.trouble.held
         if held and not readable:
             raise ServersHeldError("; ".join(f"server {name!r}: {why}" for name, why in held.items()))
-        batch = batch_of(state, list(readable.values()), records, size)
+        batch = batch_of(known, [_corrected(each) for each in readable.values()], records, size)
         if batch.lost and self._options.fail_on_data_loss:
             raise UnreadLossError(f"{'; '.join(batch.lost[:3])}; {ADVICE}")
         for sentence in batch.lost:
             logger.warning("lost, as allowed: %s", sentence)
         if releases:
             self._logs.release({name: (each.listing, each.stored) for name, each in readable.items()})
-        if not batch.is_due:
-            return start
-        end = encoded(batch)
-        self._planned = end, batch.tasks(self._cores)
-        return end
+        return batch
 
-    @property
-    def _cores(self) -> int:
-        return self._options.parallelism or self._options.partitions_min or 4
+    def _misses_servers(self) -> bool:
+        """Return whether a run that has read everything else waits for servers that are down.
+
+        Raises:
+            ServersHeldError: a log is held back.
+            ServerDownError, ServiceRefusedError: a server was down for too long.
+        """
+        trouble = self._logs.trouble
+        if trouble.held:
+            raise ServersHeldError("; ".join(f"server {name!r}: {why}" for name, why in trouble.held.items()))
+        if self._options.when_down is not WhenDown.FAIL_AT_END:
+            return False
+        for name in trouble.down:
+            thread = self._logs.threads.get(name)  # None for a DNS name that was not found
+            since = None if thread is None else thread.absence.since
+            waited = self._options.server_wait_seconds if since is None else _clock() - since
+            if name not in self._reached or waited >= self._options.server_wait_seconds:
+                raise self._failure(name, trouble.down)
+        return bool(trouble.down)
+
+    def _refuse_unsubscribed(self, listings: Mapping[str, LogListing]) -> None:
+        """Refuse names that no server has, in a run that ends; an endless one waits for them."""
+        if self._named_exist:
+            return
+        try:
+            refuse_unsubscribed(self._options.subscription.names, listings, all_there=True)
+        except OptionError as error:
+            if self._logs.ends is not None:
+                raise
+            logger.warning("%s; the queue is read once it exists", error)
+        self._named_exist = True
 
     def _state_of(self, offset: Json) -> DrainState:
-        if self._start[0] != offset:
-            self._start = offset, DrainState(logs=logs_of(offset) if offset else {})
-        return self._start[1]
+        if self._state[0] != offset:
+            self._state = offset, DrainState(logs=logs_of(offset))
+        return self._state[1]
 
     def _looked(self, state: DrainState) -> tuple[dict[str, Survey], dict[str, str]]:
         """Survey all servers; wait for those that are down, unless the options say to continue without."""
         deadline = _clock() + self._options.server_wait_seconds
         while True:
             surveys, down = self._logs.look(state)
-            if not down or self._options.when_down is not WhenDown.FAIL:
+            self._reached |= surveys.keys()
+            if self._options.when_down is not WhenDown.FAIL:
                 return surveys, down
-            if _clock() >= deadline:
-                name, why = min(down.items())
-                raise ServerDownError(name, "its address", why)
-            _sleep(RETRY_SECONDS)
+            for name in down:
+                refused = isinstance(self._logs.failures.get(name), ServiceRefusedError)
+                if refused or name not in self._reached or _clock() >= deadline:
+                    raise self._failure(name, down)
+            if len(surveys) == len(self._logs.threads) and not down:
+                return surveys, down
+            if down:  # others responded about an older offset, and are asked again
+                _sleep(RETRY_SECONDS)
+
+    def _failure(self, name: str, down: Mapping[str, str]) -> ServerDownError | ServiceRefusedError:
+        """Return why a server is down, one that responds too late as well."""
+        found = self._logs.failures.get(name)
+        return found or ServerDownError(name, "the address in the option servers", down[name])
+
+    # The same batch again.
 
     def partitions(self, start: Json, end: Json) -> list[InputPartition]:
-        """Divide a batch among tasks, also one that Spark runs again. Raises UnreadLossError, ServerDownError."""
-        planned, tasks = self._planned
-        if planned != end:
+        """Divide a batch among tasks, also one that Spark runs again.
+
+        Raises:
+            UnreadLossError: records of it were removed, or no server has a log of it.
+            ForgetError: a server has a log that the options forget.
+            ServerDownError, ServiceRefusedError: a server that it needs did not come back.
+        """
+        begun, planned, tasks = self._planned
+        if (begun, planned) != (start, end):
             tasks = self._again(start, end)
         return [TaskPartition(each) for each in tasks]
 
     def _again(self, start: Json, end: Json) -> list[ReadTask]:
         """Plan exactly what is between two offsets."""
-        known, wanted = self._state_of(start), logs_of(end)
-        surveys, _ = self._looked(known)
-        tasks = list[ReadTask]()
-        for log, state in wanted.items():
-            before = known.logs.get(log)
-            first = end["logs"][log].get("first", {})
-            starts = []
+        known, starts = self._state_of(start), dict[str, list[PlanStart]]()
+        for log, state in logs_of(end).items():
+            before, first = known.logs.get(log, LogState()), first_of(end, log)
             for name, at in state.queues.items():
-                old = None if before is None else before.queues.get(name)
-                begun = first.get(name, old.next if old is not None and old.id == at.id else at.next)
+                old = before.queues.get(name)
+                begun = old.next if old is not None and old.id == at.id else first.get(name, at.next)
                 if begun < at.next:
-                    starts.append(PlanStart(name, begun, at.id, at.next))
-            server = next((each.server for each in surveys.values() if each.listing.log == log), None)
-            if starts and server is None:
-                raise UnreadLossError(f"no server has the log {log}, which a batch that runs again needs")
-            if starts and server is not None:
-                tasks += split(server, log, self._ranges(server, log, starts), self._cores)
-        return tasks
+                    starts.setdefault(log, []).append(PlanStart(name, begun, at.id, at.next))
+        parts = [
+            (server, log, ranges_of(server, log, starts[log], self._options))
+            for log, server in self._servers_of(known, starts).items()
+        ]
+        return tasks_of(parts, self._options)
 
-    def _ranges(self, server: LogServer, log: str, starts: list[PlanStart]) -> list[ReadRange]:
-        """Return the ranges of a batch that runs again. Raises UnreadLossError unless they are whole or need not be."""
-        request = PlanRequest(None, None, None, FETCH_RECORDS, FETCH_BYTES)
-        ranges, lost = list[ReadRange](), list[str]()
-        for asked, plan in zip(starts, server.plan(starts, request, log), strict=True):
-            if plan.status != "ok" or plan.start != asked.start:
-                lost.append(_loss(server.name, asked, plan))
-            if plan.status in ("ok", "truncated") and plan.id == asked.id:
-                ranges += [ReadRange(plan.queue, plan.id, *_of_piece(each)) for each in plan.pieces]
-        if lost and self._options.fail_on_data_loss:
-            raise UnreadLossError(f"{'; '.join(lost[:3])}; {ADVICE}")
-        return ranges
+    def _servers_of(self, known: DrainState, wanted: Collection[str]) -> dict[str, LogServer]:
+        """Return log → its server. A batch that was begun waits for its servers, whatever the options say."""
+        deadline = _clock() + self._options.server_wait_seconds
+        while True:
+            surveys, down = self._looked(known)
+            listings = [each.listing for each in surveys.values()]
+            kept = forgotten(DrainState(logs=dict.fromkeys(wanted, LogState())), self._options.forget, listings).logs
+            found = {each.listing.log: each.server for each in surveys.values() if each.listing.log in kept}
+            if found.keys() == kept.keys():
+                return found
+            missing = min(kept.keys() - found.keys())
+            if not down and len(surveys) == len(self._logs.threads):
+                raise UnreadLossError(
+                    f"no server has the log {missing}, which a batch that runs again needs: serve it again, under any "
+                    "name; or, if it is lost, set forget to its id"
+                )
+            if down and _clock() >= deadline:
+                raise self._failure(min(down), down)
+            _sleep(RETRY_SECONDS)
+
+    # After a batch.
 
     def commit(self, end: Json) -> None:
-        """Release what Spark has committed, except in a log that is read anew: its positions were those of another."""
+        """Release what Spark has committed, except in a log that is read anew: its positions were those of another.
+
+        If `end_after(end)` has done it, nothing is requested here. Raises OSError, ConsumerNotOursError.
+        """
+        if end == self._released:
+            return
         logs = logs_of(end)
-        found = {
-            name: (each.listing, logs[each.listing.log])
-            for name, each in self._surveys.items()
-            if each.listing.log in logs and each.stored is not None
-        }
-        self._logs.release(found)
+        found = {name: (each.listing, logs.get(each.listing.log)) for name, each in self._surveys.items()}
+        self._logs.release({name: at for name, at in found.items() if self._surveys[name].stored is not None})
+        self._released = end
 
     def stop(self) -> None:
         """Close the connections. Spark ends the process instead of calling this; nothing depends on it."""
         self._logs.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task."""
+        """Yield the rows of one task. Raises RangeDiffersError, ServerDownError, ServiceRefusedError."""
         assert isinstance(partition, TaskPartition)
-        return rows_of(partition.task)
+        return rows_of(partition.task, payload=self._options.payload)
 
 
-def _of_piece(piece: Any) -> tuple[int, int, int, int]:
-    return piece.start, piece.stop, piece.records, piece.bytes
+def _surveyor(options: Options) -> Surveyor:
+    subscription, consumer = options.subscription, None
+    if options.consumer is not None:
+        rule = rule_of(subscription.names, subscription.pattern)
+        consumer = ConsumerOfDrain(options.consumer, options.consumer_owner, rule, options.take_over)
+    settings = DrainSettings(
+        options.records_per_trigger,
+        options.bytes_per_trigger,
+        everything if subscription.includes_all else subscription.includes,
+        options.truncate or consumer is not None,
+        allow_loss=not options.fail_on_data_loss,
+        accept_went_back=options.accept_went_back or not options.fail_on_data_loss,
+        skip_down=True,  # what becomes of the query is decided by the reader
+        min_records=options.records_min,
+        max_delay_seconds=options.delay_seconds,
+    )
+    retries = options.retries if options.when_down is WhenDown.FAIL else 0
+    servers = ServerSet(
+        options.servers,
+        options.all_tokens,
+        consumer,
+        patience=Patience(min(options.timeout_seconds, DRIVER.seconds), retries),
+        in_tasks=Patience(options.timeout_seconds, options.retries, options.server_wait_seconds),
+    )
+    logs = Surveyor(servers, settings, logger.warning)
+    logs.piece_records = min(FETCH_RECORDS, options.records_per_partition or FETCH_RECORDS)
+    logs.before_release = lambda: sync_file_systems(options.sync_directories)
+    return logs
 
 
-def _loss(server: str, asked: PlanStart, plan: QueuePlan) -> str:
-    shown = f"server {server!r}, queue {asked.queue!r}"
-    return f"{shown}: positions {asked.start} to {(asked.stop or 0) - 1} are no longer there ({plan.status})"
+def sync_file_systems(directories: Iterable[str]) -> None:
+    """Sync the file systems of *directories* to the medium. Raises OSError.
+
+    Spark never calls fsync: without this, a power failure after a truncate loses records in both output and log.
+    """
+    for directory in directories:
+        handle = os.open(directory, os.O_RDONLY)
+        try:
+            syncfs(handle)
+        finally:
+            os.close(handle)
+
+
+def _corrected(found: Survey) -> Survey:
+    """Return *found*; of a log that went back, which is accepted, only where it is read again from.
+
+    These positions enter the checkpoint before anything is read from there: a batch that runs again begins there too.
+    """
+    return without_ranges(found) if found.known is not None and found.stored is None else found
+
+
+def _begun(found: Survey) -> dict[str, int]:
+    """Return where reading begins in queues that the state before does not have."""
+    known = {} if found.stored is None else found.stored.queues
+    begun: dict[str, int] = {}
+    for each in found.ranges:
+        at = known.get(each.queue)
+        if at is None or at.id != each.id:
+            begun.setdefault(each.queue, each.start)
+    return begun
 
 
 class StartlessLogStream(LogStreamBase):
@@ -259,17 +357,50 @@ class StartlessLogStream(LogStreamBase):
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         self._at: Json | None = None  # where the last batch ended that Spark has planned
+        self._has_begun = False  # whether Spark has requested an offset
 
     def latestOffset(self) -> Json:  # type: ignore[override]  # pyspark declares that of 4.2  # noqa: N802
-        """Return where the next batch ends. The first one of a run has no limits: the run may be one batch."""
-        options, is_first = self._options, self._at is None
-        records, size = (None, None) if is_first else (options.records_per_trigger, options.bytes_per_trigger)
-        return self.end_after(self._at or {}, records=records, size=size, releases=False)
+        """Return where the next batch ends; the end of the last one if nothing is new. Errors: see `end_after`."""
+        options, start, is_first = self._options, self._at or {}, not self._has_begun
+        self._has_begun = True
+        limits = options.records_per_trigger, options.bytes_per_trigger
+        goes_on = options.consumer is not None and self._at is not None
+        records, size = limits if goes_on or not is_first else (None, None)
+        end = self.end_after(start, records=records, size=size, releases=False)
+        if is_first and end is not start:
+            self._warn_of_limits(*limits)
+        return end
 
     def partitions(self, start: Json, end: Json) -> list[InputPartition]:
-        """Divide a batch among tasks; with the same offset twice, take note of where Spark continues."""
+        """Divide a batch among tasks; with the same offset twice, take note of where Spark continues.
+
+        Raises:
+            OptionError: Spark's wrapper for availableNow asked where a run ends before it said where that begins.
+        """
+        if start == end and end and self._at is None and self._has_begun:
+            raise OptionError(
+                "spark.sql.streaming.triggerAvailableNowWrapper.enabled asks for the end of a run before this Spark "
+                "says where it begins: set it to false, then a run is one batch; or use `mrecordlog drain`"
+            )
         self._at = end
         return super().partitions(start, end) if start != end else []
+
+    def _warn_of_limits(self, records: int, size: int) -> None:
+        planned = [each for task in self._planned[2] for each in task.ranges]
+        read, waiting = sum(each.records for each in planned), sum(self._logs.backlog.values())
+        if read > records or sum(each.bytes for each in planned) > size:
+            logger.warning(
+                "the first batch of this run has %d records: with this Spark, maxRecordsPerTrigger and "
+                "maxBytesPerTrigger hold from the second batch of a run on",
+                read,
+            )
+        elif waiting:
+            logger.warning(
+                "maxRecordsPerTrigger or maxBytesPerTrigger leave %d records for later batches. With "
+                "trigger(availableNow=True) this Spark ends a run after one batch: to read all in one run, raise both, "
+                "or use `mrecordlog drain`",
+                waiting,
+            )
 
 
 try:
@@ -283,7 +414,9 @@ try:
 except ImportError as missing:
     if not str(missing.name).startswith("pyspark"):
         raise
+    PASSES_LIMITS = False
 else:
+    PASSES_LIMITS = True
 
     class LogStream42(LogStreamBase, SupportsTriggerAvailableNow):
         """The reader for Spark 4.2 and later, which says where the next batch begins, and what it may hold."""
@@ -307,6 +440,26 @@ else:
             elif isinstance(limit, ReadMaxBytes):
                 size = limit.max_bytes
             return self.end_after(start, records=records, size=size, releases=bool(start))
+
+        def reportLatestOffset(self) -> Json | None:  # noqa: N802
+            """Return where the logs end, for Spark's progress reports; None before the first look.
+
+            Besides the positions it has `waiting`: server → records that the batch leaves; `down`: server → why it is
+            skipped; `held`: server → why its log is held back.
+            """
+            logs, trouble = self._logs, self._logs.trouble
+            if not (self._surveys or trouble.down or trouble.held):
+                return None
+            ends = dict[str, LogState]()
+            for name, each in self._surveys.items():
+                queues = {queue: QueueAt(at.id, at.next_position) for queue, at in each.listing.queues.items()}
+                ends[each.listing.log] = LogState(name, each.listing.at, queues)
+            return {**encoded(ends, {}), "waiting": logs.backlog, "down": trouble.down, "held": trouble.held}
+
+
+def stream_reader(options: Options) -> LogStreamBase:
+    """Return the reader of a stream for the installed pyspark."""
+    return LogStream42(options) if PASSES_LIMITS else StartlessLogStream(options)
 
 
 _clock: Callable[[], float] = time.monotonic

@@ -7,7 +7,8 @@ truncated.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -16,26 +17,81 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from mrecordlog_async.protocol.bulk_schemas import PlanRequest, PlanStart
+from mrecordlog_async.model import POSITION_MAX
+from mrecordlog_async.protocol.bulk_schemas import PlanRequest, PlanStart, QueuePlan
+from mrecordlog_async.spark import planning
 from mrecordlog_async.spark.bounds import check_start, refuse_unknown_queues, refuse_unsubscribed, resolved
-from mrecordlog_async.spark.log_server import FETCH_BYTES, FETCH_RECORDS, LogListing, LogServer, ReadTask
-from mrecordlog_async.spark.losses import UnreadLossError, arrange
-from mrecordlog_async.spark.planning import split
+from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.log_server import (
+    DRIVER,
+    FETCH_BYTES,
+    FETCH_RECORDS,
+    LogListing,
+    LogServer,
+    Patience,
+    ReadTask,
+)
+from mrecordlog_async.spark.losses import BY_WHOM, UnreadLossError, arrange
+from mrecordlog_async.spark.options import LATEST, OptionError, Options, WhenDown
+from mrecordlog_async.spark.planning import Parts, TaskLimits, pieces_of
 from mrecordlog_async.spark.runners import rows_of
 from mrecordlog_async.spark.server_set import ServerSet
-from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
-from mrecordlog_async.spark.settings.option_values import LATEST, OptionError, WhenDown
-from mrecordlog_async.spark.settings.options import Options
 from mrecordlog_async.spark.state import DrainState, ReadRange
 
 logger = logging.getLogger("mrecordlog_async.spark")
 
 LISTED_AT_ONCE = 16
 
+ADVICE = "to continue with what is left, set failOnDataLoss to false"
+
 MAKE_AGAIN = "make the DataFrame or the view again: it keeps the records of its first query"
 
 NOT_AS_PLANNED = (404, 409, 410)
 """Statuses of a queue that was deleted, that an older copy of the log has replaced, or that was truncated."""
+
+
+def tasks_of(parts: Parts, options: Options) -> list[ReadTask]:
+    """Divide *parts* among tasks, as the options say."""
+    if not options.payload:  # then payloads are not transferred, and cost a task nothing
+        parts = [(server, log, [each._replace(bytes=0) for each in ranges]) for server, log, ranges in parts]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    limits = TaskLimits(
+        options.parallelism or cores, options.partitions_min, options.records_per_partition or POSITION_MAX
+    )
+    return planning.tasks_of(parts, limits)
+
+
+def ranges_of(server: LogServer, log: str, starts: Sequence[PlanStart], options: Options) -> list[ReadRange]:
+    """Return all records of *starts*, in ranges. Raises UnreadLossError if some are gone, unless that is accepted."""
+    records = min(FETCH_RECORDS, options.records_per_partition or FETCH_RECORDS)
+    plans = server.plan(starts, PlanRequest(None, None, None, records, FETCH_BYTES), log) if starts else []
+    lost = [
+        f"server {server.name!r}, queue {asked.queue!r}: positions {asked.start} to {(asked.stop or 0) - 1} are no "
+        f"longer as planned: {_change(plan)}"
+        for asked, plan in zip(starts, plans, strict=True)
+        if plan.status != "ok" or (plan.start, plan.stop) != (asked.start, asked.stop)
+    ]
+    if lost and options.fail_on_data_loss:
+        raise UnreadLossError(f"{'; '.join(lost[:3])}; {ADVICE}")
+    for sentence in lost:
+        logger.warning("lost, as allowed: %s", sentence)
+    return [
+        each
+        for asked, plan in zip(starts, plans, strict=True)
+        if plan.status in ("ok", "truncated") and plan.id == asked.id
+        for each in pieces_of(plan)
+    ]
+
+
+def _change(plan: QueuePlan) -> str:
+    match plan.status:
+        case "missing":
+            return "the queue was deleted"
+        case "recreated":
+            return "the queue was deleted and recreated"
+        case "truncated":
+            return f"records before {plan.start} were truncated, {BY_WHOM}"
+    return f"the log ends at {plan.stop}, so it went back: serve its newest state again"
 
 
 class TablePartition(InputPartition):
@@ -62,27 +118,28 @@ class LogTable(DataSourceReader):
         """
         options = self._options
         check_start(options.starting)
-        tokens = {**options.tokens, **({"": options.token} if options.token else {})}
-        servers = {each.server.name: each.server for each in ServerSet(options.servers, tokens)()}
+        waits = Patience(min(options.timeout_seconds, DRIVER.seconds), 0 if self._skips_down else options.retries)
+        in_tasks = Patience(options.timeout_seconds, options.retries)
+        found = ServerSet(options.servers, options.all_tokens, patience=waits, in_tasks=in_tasks)
+        servers = {each.server.name: each.server for each in found()}
         try:
+            self._refuse_unfound(found.unfound.values())
             listings = self._listed(servers)
-            refuse_unsubscribed(options.subscription.names, listings, all_there=len(listings) == len(servers))
+            all_there = len(listings) == len(servers) and not found.unfound
+            refuse_unsubscribed(options.subscription.names, listings, all_there=all_there)
             refuse_unknown_queues(options.starting, "startingOffsets", listings)
             refuse_unknown_queues(options.ending, "endingOffsets", listings)
             standing = arrange(DrainState(), listings)
             if standing.held:
                 raise OptionError("; ".join(standing.held.values()))
-            tasks = list[ReadTask]()
-            for log, name in standing.servers.items():
-                tasks += split(servers[name], log, self._ranges(servers[name], listings[name]), self._cores)
+            parts = [
+                (servers[name], log, self._ranges(servers[name], listings[name]))
+                for log, name in standing.servers.items()
+            ]
         finally:
             for each in servers.values():
                 each.close()
-        return [TablePartition(each) for each in tasks] or [TablePartition(None)]
-
-    @property
-    def _cores(self) -> int:
-        return max(self._options.parallelism or 4, self._options.partitions_min or 1)
+        return [TablePartition(each) for each in tasks_of(parts, options)] or [TablePartition(None)]
 
     def _listed(self, servers: dict[str, LogServer]) -> dict[str, LogListing]:
         """List all servers at once; those that are down are left out if the options say so."""
@@ -97,6 +154,13 @@ class LogTable(DataSourceReader):
             listing = job.result()
             found[name] = replace(listing, queues={each: at for each, at in listing.queues.items() if includes(each)})
         return found
+
+    def _refuse_unfound(self, unfound: Iterable[ServerDownError | ServiceRefusedError]) -> None:
+        """Raise the error of a DNS name, or of an address behind it, that gave no service, unless it is skipped."""
+        for error in unfound:
+            if not self._skips_down:
+                raise error
+            logger.warning("%s", error)
 
     @property
     def _skips_down(self) -> bool:
@@ -115,13 +179,7 @@ class LogTable(DataSourceReader):
             for name, each in listing.queues.items()
             if first[name] < last[name]
         ]
-        records = min(FETCH_RECORDS, options.records_per_partition or FETCH_RECORDS)
-        plans = server.plan(starts, PlanRequest(None, None, None, records, FETCH_BYTES), listing.log) if starts else []
-        return [
-            ReadRange(plan.queue, plan.id, piece.start, piece.stop, piece.records, piece.bytes)
-            for plan in plans
-            for piece in plan.pieces
-        ]
+        return ranges_of(server, listing.log, starts, options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task. Raises RangeDiffersError, ServerDownError, ServiceRefusedError."""

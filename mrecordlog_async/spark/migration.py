@@ -7,21 +7,18 @@ begun and is not in the table is forgotten: it is planned anew.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
 from deltalake import DeltaTable
 
+from mrecordlog_async.spark.offsets import CheckpointError, logs_of
 from mrecordlog_async.spark.output import OutputRefusedError
-from mrecordlog_async.spark.state import DrainState, LogAt, LogState, QueueAt
+from mrecordlog_async.spark.state import DrainState
 from mrecordlog_async.spark.table_changes import newest_file
 from mrecordlog_async.spark.table_entries import commit_info, entry_name, mark_of, restored_to
 from mrecordlog_async.spark.table_files import TableFiles
 
 PARQUET_OUTPUT = "_mrecordlog/output"
 """File that a drain of 0.2.0 into Parquet files left in its checkpoint."""
-
-OFFSET_VERSIONS = (3, 4)
 
 GIVEN_COLUMNS = frozenset(("_rest", "error"))
 """Columns that only `--schema` of earlier versions made."""
@@ -62,7 +59,9 @@ def earlier_state(table: DeltaTable, files: TableFiles, checkpoint: TableFiles, 
     lines = (checkpoint.read(f"offsets/{batch}") or b"").decode().split("\n")
     try:
         logs = logs_of(json.loads(lines[2]))
-    except (IndexError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except CheckpointError as error:
+        raise OutputRefusedError(str(error)) from None
+    except (IndexError, ValueError) as error:
         raise OutputRefusedError(
             f"{checkpoint.address}/offsets/{batch} is missing or damaged, and batch {batch} is the last one in the "
             f"table ({error!r}): name the newest checkpoint of the drain"
@@ -77,28 +76,6 @@ def _query(checkpoint: TableFiles) -> str:
         raise OutputRefusedError(
             f"{checkpoint.address} is no checkpoint of a drain: its file metadata is missing or damaged"
         ) from None
-
-
-def logs_of(offset: Mapping[str, Any]) -> dict[str, LogState]:
-    """Return the positions in an offset of an earlier version. Raises OutputRefusedError, KeyError, TypeError."""
-    if offset["version"] not in OFFSET_VERSIONS:
-        raise OutputRefusedError(f"the checkpoint has offsets of version {offset['version']!r}, which are not known")
-    found = {}
-    for log, each in offset["logs"].items():
-        for queue in (queue for queues in each.get("openings", {}).values() for queue in queues):
-            raise OutputRefusedError(
-                f"the checkpoint has a position of server {each['server']!r}, queue {queue!r}, from before 0.2.0, "
-                "which this version cannot compare with the log: run it once with 0.2.0, subscribed to this queue and "
-                "with this server up"
-            )
-        if log.startswith("server:"):
-            raise OutputRefusedError(
-                f"the checkpoint was made from a table, and no log of server {each['server']!r} was read since: run it "
-                "once with the version that made it"
-            )
-        queues = {name: QueueAt(*at) for name, at in each["queues"].items()}
-        found[log] = LogState(each["server"], LogAt(*each["at"]) if each["at"] else None, queues)
-    return found
 
 
 def _refuse_restored(table: DeltaTable, files: TableFiles, query: str, batch: int) -> None:

@@ -7,11 +7,13 @@ takes it moves the positions, and only once it is committed.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from mrecordlog_async.model import POSITION_MAX
 from mrecordlog_async.protocol.bulk_schemas import PlanRequest, PlanStart, QueuePlan, TruncateOne
 from mrecordlog_async.protocol.calls import QUEUES_AT_ONCE
 from mrecordlog_async.protocol.schemas import QueueResponse
@@ -45,6 +47,7 @@ class Wish:
     Attributes:
         records: Records of the batch at most; None for no limit.
         bytes: Their payload bytes at most.
+        piece_records: Records of a range at most, where positions have gaps.
         includes: Whether a queue is subscribed.
         accepts_going_back: Store all of a log that went back again.
         ends: Where a run ends that stores what the logs held at its start; None for one that does not end.
@@ -53,6 +56,7 @@ class Wish:
 
     records: int | None = None
     bytes: int | None = None
+    piece_records: int = FETCH_RECORDS
     includes: Includes = everything
     accepts_going_back: bool = False
     ends: Ends | None = None
@@ -128,7 +132,7 @@ def survey(server: LogServer, listing: LogListing, whole: LogListing, state: Dra
         begins = wish.begins(server, listing)
         after = replace(after, queues={name: QueueAt(at.id, begins[name]) for name, at in after.queues.items()})
     plans = list(_planned(server, log, after, listing.queues, wish))
-    ranges = [each for plan in plans if plan.status == "ok" for each in _ranges(plan)]
+    ranges = [each for plan in plans if plan.status == "ok" for each in pieces_of(plan)]
     is_outdated = any(plan.status != "ok" for plan in plans)
     queues = dict(after.queues)
     for each in ranges:
@@ -162,15 +166,15 @@ def _planned(
     for first in range(0, len(starts), QUEUES_AT_ONCE):
         weight = sum(weights[first : first + QUEUES_AT_ONCE])
         records, size = (each and max(1, each * weight // total) for each in (wish.records, wish.bytes))
-        request = PlanRequest(
-            None, records, size, min(FETCH_RECORDS, records or FETCH_RECORDS), min(FETCH_BYTES, size or FETCH_BYTES)
+        pieces = min(wish.piece_records, records or FETCH_RECORDS), min(FETCH_BYTES, size or FETCH_BYTES)
+        yield from server.plan(
+            starts[first : first + QUEUES_AT_ONCE], PlanRequest(None, records, size, *pieces), log
         )
-        yield from server.plan(starts[first : first + QUEUES_AT_ONCE], request, log)
 
 
-def _ranges(plan: QueuePlan) -> Iterator[ReadRange]:
-    for each in plan.pieces:
-        yield ReadRange(plan.queue, plan.id, each.start, each.stop, each.records, each.bytes)
+def pieces_of(plan: QueuePlan) -> list[ReadRange]:
+    """Return the ranges that a plan has of one queue."""
+    return [ReadRange(plan.queue, plan.id, each.start, each.stop, each.records, each.bytes) for each in plan.pieces]
 
 
 def cut(found: Survey, records: int | None, size: int | None) -> Survey:
@@ -210,17 +214,63 @@ def due_of(stored: LogState, listing: LogListing) -> list[TruncateOne]:
     ]
 
 
-def split(server: LogServer, log: str, ranges: Sequence[ReadRange], cores: int) -> list[ReadTask]:
-    """Divide *ranges* among tasks of about the same cost, at most about *cores*."""
-    costs = [each.bytes + each.records * RECORD_COST for each in ranges]
-    target, cost, groups = max(sum(costs) // max(cores, 1), TASK_COST), 0, list[list[ReadRange]]()
-    for each, its_cost in zip(ranges, costs, strict=True):
-        if not groups or cost >= target:
-            groups.append([])
-            cost = 0
-        groups[-1].append(each)
-        cost += its_cost
-    return [server.task(log, group) for group in groups]
+class TaskLimits(NamedTuple):
+    """How a batch is divided. tasks: as many as this, if it is large. tasks_min: of a small one. records: of a task."""
+
+    tasks: int
+    tasks_min: int | None = None
+    records: int = POSITION_MAX
+
+
+Parts = Sequence[tuple[LogServer, str, Sequence[ReadRange]]]
+"""What is read: a server, its log, and the ranges of its queues."""
+
+
+def tasks_of(parts: Parts, limits: TaskLimits) -> list[ReadTask]:
+    """Divide *parts* among tasks of about the same cost. A range without gaps can be cut anywhere."""
+    # By id: the service has neighbours next to each other on its disk, once they left its memory.
+    parts = [(server, log, sorted(ranges, key=lambda each: (each.id, each.start))) for server, log, ranges in parts]
+    total = sum(_cost(each) for _, _, ranges in parts for each in ranges)
+    cost = max(-(-total // limits.tasks), TASK_COST)
+    if limits.tasks_min is not None:
+        cost = max(1, min(cost, -(-total // limits.tasks_min)))
+    return [
+        server.task(log, group) for server, log, ranges in parts for group in _grouped(ranges, cost, limits.records)
+    ]
+
+
+def _grouped(ranges: Iterable[ReadRange], cost_max: int, records_max: int) -> list[list[ReadRange]]:
+    groups, cost, records = list[list[ReadRange]](), 0, 0
+    for each in ranges:
+        rest: ReadRange | None = each if each.records else None
+        while rest is not None:
+            if cost <= 0 or records <= 0:
+                groups.append([])
+                cost, records = cost_max, records_max
+            head, tail = _divided(rest, cost, records)
+            if head.records > records and groups[-1]:
+                records = 0  # it has gaps, and stays whole: in the next task
+                continue
+            groups[-1].append(head)
+            cost, records, rest = cost - _cost(head), records - head.records, tail
+    return groups
+
+
+def _cost(each: ReadRange) -> int:
+    return each.bytes + each.records * RECORD_COST
+
+
+def _divided(whole: ReadRange, cost: int, records: int) -> tuple[ReadRange, ReadRange | None]:
+    """Return the head of *whole* that costs at most *cost* and has at most *records*, and the rest.
+
+    One with gaps stays whole: only the service knows where its records are, and its pieces are small.
+    """
+    take = min(whole.records, records, max(1, cost * whole.records // _cost(whole)))
+    if take == whole.records or whole.records != whole.stop - whole.start:
+        return whole, None
+    size, middle = whole.bytes * take // whole.records, whole.start + take
+    head = whole._replace(stop=middle, records=take, bytes=size)
+    return head, whole._replace(start=middle, records=whole.records - take, bytes=whole.bytes - size)
 
 
 @dataclass(slots=True)
@@ -251,8 +301,13 @@ class PlannedBatch:
         return any(each.ranges or each.is_changed for each in self.surveys)
 
     def tasks(self, cores: int) -> list[ReadTask]:
-        """Divide it among tasks."""
-        return [task for each in self.surveys for task in split(each.server, each.listing.log, each.ranges, cores)]
+        """Divide it among about as many tasks."""
+        return tasks_of(self.parts, TaskLimits(cores))
+
+    @property
+    def parts(self) -> Parts:
+        """What it reads, server by server."""
+        return [(each.server, each.listing.log, each.ranges) for each in self.surveys]
 
 
 def batch_of(state: DrainState, surveys: Sequence[Survey], records: int | None, size: int | None) -> PlannedBatch:

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.spark.blocks import READ_SCHEMA, record_batches
 from mrecordlog_async.spark.log_server import LogServer, ReadTask
 from mrecordlog_async.spark.output import BatchFailedError, OutputRefusedError, RowWriter, WrittenFile
-from mrecordlog_async.spark.rows.blocks import READ_SCHEMA, record_batches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,10 +11,11 @@ from contextlib import closing
 
 from mrecordlog_async.protocol.log_schemas import LogResponse
 from mrecordlog_async.servers.names import Endpoint, Lookup
+from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.consuming import ConsumerOfDrain
-from mrecordlog_async.spark.log_server import DRIVER_SECONDS, LogServer
+from mrecordlog_async.spark.discovery import Discovery
+from mrecordlog_async.spark.log_server import DRIVER, TASK, LogServer, Patience
 from mrecordlog_async.spark.server_thread import ServerThread
-from mrecordlog_async.spark.services.lookups import Discovery
 
 
 class ServerSet:
@@ -25,6 +26,9 @@ class ServerSet:
         given: Sequence[Endpoint | Lookup],
         tokens: Mapping[str, str] | None = None,
         consumer: ConsumerOfDrain | None = None,
+        *,
+        patience: Patience = DRIVER,
+        in_tasks: Patience = TASK,
     ) -> None:
         """Look nothing up yet.
 
@@ -32,18 +36,22 @@ class ServerSet:
             given: servers and DNS names.
             tokens: name of a server, or of a DNS name → token; "" is that of all others.
             consumer: acknowledge as this one instead of truncating.
+            patience: of the calls of this process.
+            in_tasks: of those of tasks.
         """
-        self._tokens, self._consumer = tokens or {}, consumer
+        self._tokens, self._consumer, self._patience = tokens or {}, consumer, (patience, in_tasks)
         named = [each for each in given if isinstance(each, Endpoint)]
         lookups = [each for each in given if isinstance(each, Lookup)]
         self._threads = {each.name: ServerThread(self.server(each), consumer) for each in named}
         self._discovery = Discovery(lookups, frozenset(self._threads), self._identify)
         self._has_lookups = bool(lookups)
 
-    def server(self, endpoint: Endpoint, *, seconds: float = DRIVER_SECONDS) -> LogServer:
+    def server(self, endpoint: Endpoint, *, seconds: float | None = None) -> LogServer:
         """Return a client of the server at *endpoint*, with its token. seconds: longest silence of the service."""
         token = self._tokens.get(endpoint.token_name, self._tokens.get(""))
-        return LogServer(endpoint.name, endpoint, token, seconds=seconds)
+        patience, in_tasks = self._patience
+        patience = patience if seconds is None else patience._replace(seconds=seconds)
+        return LogServer(endpoint.name, endpoint, token, patience=patience, in_tasks=in_tasks)
 
     def _identify(self, endpoint: Endpoint) -> LogResponse:
         with closing(self.server(endpoint)) as server:
@@ -61,12 +69,12 @@ class ServerSet:
         return list(self._threads.values())
 
     @property
-    def unfound(self) -> dict[str, str]:
+    def unfound(self) -> dict[str, ServerDownError | ServiceRefusedError]:
         """DNS names, and addresses behind them, that gave no service → why."""
         if not self._has_lookups:
             return {}
         found = self._discovery.found()
-        return {each.server: each.reason for each in found.down} | {each.server: each.reason for each in found.refused}
+        return {**{each.server: each for each in found.down}, **{each.server: each for each in found.refused}}
 
     def endpoints(self) -> list[Endpoint]:
         """Return where the servers are that are known now."""

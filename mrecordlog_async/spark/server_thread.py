@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from mrecordlog_async.errors import RecordLogError
@@ -36,6 +36,7 @@ class ServerThread:
         self._pending: Future[Survey] | None = None
         self._last: Survey | None = None
         self._whole: LogListing | None = None
+        self._said = set[str]()  # queues that were reported as not truncated
         self._sent: dict[int, tuple[int, float]] = {}  # queue id → the last position to drop, and when that was sent
 
     def asked(self, state: DrainState, wish: Wish, now: float) -> Future[Survey] | None:
@@ -72,14 +73,15 @@ class ServerThread:
         self._whole, self._last = whole, found
         return found
 
-    def release(self, listing: LogListing, stored: LogState, now: float) -> Future[None] | None:
-        """Truncate or acknowledge what the output has of a log, in the server's thread; None if nothing is due.
+    def due(self, listing: LogListing, stored: LogState, now: float) -> Callable[[], Future[None]] | None:
+        """Return what truncates or acknowledges, in the server's thread, what the output has; None if nothing is due.
 
         What a consumer of the queue held up is not sent again for a while.
         """
-        if self._holder is not None:
-            acknowledged = self._holder.due(stored, listing)
-            return self._pool.submit(self._holder.acknowledge, acknowledged, listing) if acknowledged else None
+        holder = self._holder
+        if holder is not None:
+            acknowledged = holder.due(stored, listing)
+            return (lambda: self._pool.submit(holder.acknowledge, acknowledged, listing)) if acknowledged else None
         due = due_of(stored, listing)
         new = [
             each
@@ -90,8 +92,12 @@ class ServerThread:
         ]
         if not new:
             return None
-        self._sent |= {each.id or 0: (each.position, now) for each in new}
-        return self._pool.submit(self._truncate, listing, new)
+
+        def send() -> Future[None]:
+            self._sent |= {each.id or 0: (each.position, now) for each in new}
+            return self._pool.submit(self._truncate, listing, new)
+
+        return send
 
     def _truncate(self, listing: LogListing, due: Sequence[TruncateOne]) -> None:
         try:
@@ -103,9 +109,15 @@ class ServerThread:
         for asked, each in zip(due, found, strict=True):
             if each.status == "ok":
                 self._sent.pop(asked.id or 0, None)
-            elif each.detail and (behind := (asked.queue, each.detail)) not in _said:
-                _said.add(behind)
-                logger.warning("server %r, queue %r is not truncated: %s", self.server.name, *behind)
+            elif each.detail and asked.queue not in self._said:  # once: a consumer that is behind may stay so
+                self._said.add(asked.queue)
+                logger.warning(
+                    "server %r, queue %r is not truncated: %s; to share the queue, be a consumer as well: --consumer "
+                    "NAME (consumer=NAME in Spark)",
+                    self.server.name,
+                    asked.queue,
+                    each.detail,
+                )
 
     def moved(self, endpoint: Endpoint) -> None:
         """Call the server at another address: a DNS name has it there now."""
@@ -116,9 +128,6 @@ class ServerThread:
         """Close the connection and end the thread, once its request has ended."""
         self._pool.submit(self.server.close)
         self._pool.shutdown(wait=False)
-
-
-_said = set[tuple[str, str]]()
 
 
 def _subscribed(whole: LogListing, wish: Wish) -> LogListing:

@@ -12,18 +12,17 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 
-from mrecordlog_async.spark.log_server import LogListing, LogServer
+from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.log_server import FETCH_RECORDS, LogListing, LogServer
 from mrecordlog_async.spark.losses import Standing, arrange, held_back
-from mrecordlog_async.spark.planning import Ends, Includes, Survey, Wish, everything
+from mrecordlog_async.spark.options import BYTES as BYTES
+from mrecordlog_async.spark.options import RECORDS as RECORDS
+from mrecordlog_async.spark.planning import Ends, Includes, PlannedBatch, Survey, Wish, everything
 from mrecordlog_async.spark.server_set import ServerSet
 from mrecordlog_async.spark.server_thread import ServerThread
-from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.state import DrainState, LogState
 
 logger = logging.getLogger("mrecordlog_async.spark")
-
-RECORDS, BYTES = 1_000_000, 256 << 20
-"""A batch has at most this many records, and payload bytes."""
 
 WAIT_SECONDS = 1.0
 """How long the others wait for a server that does not respond in time."""
@@ -79,8 +78,11 @@ class Surveyor:
         threads: The servers, by name.
         begins: Returns where reading begins in the queues of a log that is new; None for their first records.
         limits: Records of a batch at most, and their payload bytes.
+        piece_records: Records of a range at most, where positions have gaps.
         ends: Where a run ends that reads what the logs held at its start; None for one that does not end.
         is_outdated: Something changed during the last look: another one is needed to know whether a run has ended.
+        failures: The last failure of each server.
+        before_release: Called before anything is truncated or acknowledged.
     """
 
     def __init__(self, servers: ServerSet, settings: DrainSettings, report: Callable[[str], None]) -> None:
@@ -91,7 +93,11 @@ class Surveyor:
         self.ends: Ends | None = None
         self.begins: Callable[[LogServer, LogListing], Mapping[str, int]] | None = None
         self.limits: tuple[int | None, int | None] = (settings.records, settings.bytes)
+        self.piece_records = FETCH_RECORDS
+        self.failures = dict[str, ServerDownError | ServiceRefusedError]()
+        self.before_release: Callable[[], None] = lambda: None
         self._has_begun = self.is_outdated = False
+        self._waits_since: float | None = None
 
     def look(self, state: DrainState) -> tuple[dict[str, Survey], dict[str, str]]:
         """Survey all servers at once; return what those have that responded in time, and why others are left out.
@@ -104,7 +110,9 @@ class Surveyor:
         asked = {name: each.asked(state, self._wish(name), now) for name, each in self.threads.items()}
         waited = [job for name, job in asked.items() if job is not None and not self.threads[name].is_late]
         wait(waited, FIRST_WAIT_SECONDS if not self._has_begun else WAIT_SECONDS)
-        found, down = dict[str, Survey](), dict(self._servers.unfound)
+        found, down = dict[str, Survey](), dict[str, str]()
+        for name, error in self._servers.unfound.items():
+            down[name], self.failures[name] = error.reason, error
         for name, job in asked.items():
             thread = self.threads[name]
             if job is None:
@@ -134,7 +142,7 @@ class Surveyor:
             if not self._has_begun and not is_known and not self.settings.skip_down:
                 raise  # its address may be wrong
             thread.absence.begin(_clock())
-            down[name] = error.reason
+            down[name], self.failures[name] = error.reason, error
             return
         thread.absence.end()
         is_current = result.known is state.logs.get(result.listing.log)
@@ -150,7 +158,8 @@ class Surveyor:
         settings, total, count = self.settings, sum(self.backlog.values()), max(1, len(self.threads))
         share = max(self.backlog.get(name, 0) / total if total else 1.0 / count, 0.5 / count)
         records, size = (each and max(1, round(each * share)) for each in self.limits)
-        return Wish(records, size, settings.includes, settings.accept_went_back, self.ends, self.begins)
+        accepts = settings.accept_went_back
+        return Wish(records, size, self.piece_records, settings.includes, accepts, self.ends, self.begins)
 
     def readable(self, state: DrainState, surveys: Mapping[str, Survey], down: dict[str, str]) -> dict[str, Survey]:
         """Return the surveys of logs that may be read; report servers that are left out from now on, or are back."""
@@ -187,17 +196,33 @@ class Surveyor:
         """Truncate or acknowledge what is stored, in the threads of the servers; the next batch repeats a failure."""
         if not self.settings.truncate:
             return
-        jobs = dict[Future[None], str]()
+        due = dict[str, Callable[[], Future[None]]]()
         for name, (listing, state) in stored.items():
-            job = None if state is None else self.threads[name].release(listing, state, _clock())
-            if job is not None:
-                jobs[job] = name
+            send = None if state is None else self.threads[name].due(listing, state, _clock())
+            if send is not None:
+                due[name] = send
+        if due:
+            self.before_release()
+        jobs = {send(): name for name, send in due.items()}
         for job in wait(jobs, WAIT_SECONDS).done:
             error = job.exception()
             if isinstance(error, ServerDownError | ServiceRefusedError):
                 self._report(f"server {jobs[job]!r} was not truncated, which the next batch does: {error}")
             elif error is not None:
                 raise error
+
+    def waits_for_more(self, batch: PlannedBatch) -> bool:
+        """Return whether *batch* is to wait for more records. In a run that ends, or where it is full, it never is."""
+        settings, now, (records, size) = self.settings, _clock(), self.limits
+        if self._waits_since is None:
+            self._waits_since = now
+        is_full = (records is not None and batch.records >= records) or (size is not None and batch.bytes >= size)
+        is_due = is_full or self.ends is not None or any(self.backlog.values())
+        has_waited = now - self._waits_since >= settings.max_delay_seconds
+        waits = bool(batch.records) and not (is_due or has_waited or batch.records >= settings.min_records)
+        if not waits:
+            self._waits_since = None
+        return waits
 
     def close(self) -> None:
         """End the threads."""

@@ -120,6 +120,9 @@ REMOVED: dict[str, str] = {
     "mrecordlog_async.client.Stored": _CLIENTS,
     "mrecordlog_async.fastapi.ServiceOptions.fetch_runs": _FETCH_RUNS,
     "mrecordlog_drain_task_retries_total": "`mrecordlog_drain_failed_batches_total`: batches that were planned again",
+    "path": "`mrecordlog serve` on the directory, and the option `servers`",
+    "readAgain": "nothing: only a drain set them",
+    "sharedMarker": "nothing: only a drain set them",
     "no_arrow": "415 `no_arrow` for every Arrow body that is sent, 406 `not_acceptable` for one that is asked for",
 }
 """A line of `surface.json`, or the beginning of several ones → what to use instead, as the changelog says it."""

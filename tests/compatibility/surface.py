@@ -14,11 +14,9 @@ from typing import Any
 from mrecordlog_async.cli.main import build_parser
 from mrecordlog_async.cli.shell import exit_codes, settings
 from mrecordlog_async.service.routes.openapi import document
-from mrecordlog_async.spark import drain_metrics, json_columns
-from mrecordlog_async.spark.rows.blocks import READ_SCHEMA
+from mrecordlog_async.spark import drain_metrics, json_columns, options
+from mrecordlog_async.spark.blocks import READ_SCHEMA
 from mrecordlog_async.spark.session import spark_session
-from mrecordlog_async.spark.settings.option import options_of
-from mrecordlog_async.spark.settings.options import Options
 from tests.docs.blocks import ROOT
 
 MODULES = tuple("mrecordlog_async" + name for name in ("", ".client", ".fastapi", ".aiohttp", ".testing"))
@@ -34,7 +32,7 @@ def surface() -> dict[str, list[str]]:
         "exit codes": (f"{name} {code}" for name, code in vars(exit_codes).items() if name.isupper()),
         "problem codes": _problem_codes(),
         "metrics": _metrics(),
-        "spark options": (option.name for _, option in options_of(Options)),
+        "spark options": (option.name for _, option in options.options()),
         "columns": _columns(),
     }
     return {kind: sorted(set(lines)) for kind, lines in kinds.items()}

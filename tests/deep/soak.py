@@ -352,7 +352,7 @@ class Night:
         time.sleep(0.5)
         client = client_of("shop", self.url)
         try:
-            left = sum(queue.records for queue in client.queues())
+            left = sum(queue.records for queue in client.listing().queues.values())
         finally:
             client.close()
         return left == 0 and self.state.copied == self.state.acknowledged
@@ -383,7 +383,7 @@ class Night:
     def _held_bytes(self) -> int:
         client = client_of("shop", self.url)
         try:
-            return sum(queue.bytes for queue in client.queues())
+            return sum(queue.bytes for queue in client.listing().queues.values())
         finally:
             client.close()
 

@@ -27,8 +27,8 @@ SPARK = """
 import tests.deep.windows
 import pyspark_mrecordlog
 from mrecordlog_async.spark.session import spark_session
-from mrecordlog_async.spark.source import reader, source, stream, trigger, writer
-print(pyspark_mrecordlog.DefaultSource.name(), source.RecordLogDataSource({"servers": "http://a"}).schema())
+from mrecordlog_async.spark import data_source, log_stream, log_table, log_writer
+print(pyspark_mrecordlog.DefaultSource.name(), data_source.RecordLogDataSource({"servers": "http://a"}).schema())
 """
 
 LOG = """

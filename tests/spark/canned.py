@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from mrecordlog_async.servers.names import Endpoint
-from mrecordlog_async.spark.services.client import ServiceClient
-from mrecordlog_async.spark.services.connection import ServiceConnection
+from mrecordlog_async.spark.log_server import LogServer, Patience
 
 
 @contextmanager
-def client_of(url: str, retries: int = 0, token: str | None = None) -> Iterator[ServiceClient]:
-    client = ServiceClient(ServiceConnection(Endpoint(url, name="s"), token=token, timeout_seconds=60, retries=retries))
+def client_of(
+    url: str, retries: int = 0, token: str | None = None, *, seconds: float = 60.0, wait_seconds: float = 0.0
+) -> Iterator[LogServer]:
+    client = LogServer("s", Endpoint(url), token, patience=Patience(seconds, retries, wait_seconds))
     try:
         yield client
     finally:

@@ -92,9 +92,10 @@ def until() -> Callable[[Callable[[], bool]], None]:
 def queries_closed() -> Iterator[None]:
     """Close the connections of a test's streaming queries."""
     yield
-    query = sys.modules.get("tests.spark.query")  # not imported here: it needs pyspark
-    while query is not None and query.open_queries:
-        query.open_queries.pop().reader.stop()
+    for name in ("tests.spark.query", "tests.spark.old_query"):
+        query = sys.modules.get(name)  # not imported here: it needs pyspark
+        while query is not None and query.open_queries:
+            query.open_queries.pop().reader.stop()
 
 
 @pytest.fixture(autouse=True)

@@ -20,9 +20,7 @@ from typing import Any
 
 import pytest
 
-from mrecordlog_async.spark import table_files
-from mrecordlog_async.spark.checkpoints import local_lake
-from mrecordlog_async.spark.consumer import committed
+from mrecordlog_async.spark import log_stream, table_files
 
 
 class OnlySynced(random.Random):
@@ -74,9 +72,8 @@ class Medium:
 
         with patch.context() as patched:
             patched.setattr(os, "fsync", synced)
-            patched.setattr(local_lake, "syncfs", file_system)
             patched.setattr(table_files, "syncfs", file_system)
-            patched.setattr(committed, "syncfs", file_system)
+            patched.setattr(log_stream, "syncfs", file_system)
             yield
 
     def _synced(self, path: str) -> None:

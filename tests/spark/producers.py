@@ -18,9 +18,9 @@ from urllib.request import Request, urlopen
 from deltalake import DeltaTable
 
 from mrecordlog_async.model import Run
+from mrecordlog_async.protocol import calls
 from mrecordlog_async.servers.names import Endpoint
-from mrecordlog_async.spark.services.client import ServiceClient
-from mrecordlog_async.spark.services.connection import ServiceConnection
+from mrecordlog_async.spark.log_server import LogServer, Patience
 
 RECORDS_PER_APPEND = 40
 APPENDS_PER_SECOND = 10
@@ -105,7 +105,7 @@ class Producer(threading.Thread):
         incarnation = self._incarnations[queue]
         first = self.acknowledged.get((queue, incarnation), 0)
         records = [payload(self.server, queue, incarnation, first + n) for n in range(self._at_once)]
-        self._client.append(queue, [Run.of(first, records)], position=first, create=False)
+        self._client.send(calls.append_runs(queue, first, [Run.of(first, records)], create=False))
         self.acknowledged[queue, incarnation] = first + self._at_once
 
     def _create(self, queue: str) -> None:
@@ -114,7 +114,7 @@ class Producer(threading.Thread):
 
     def _delete_drained(self, queue: str) -> None:
         incarnation = self._incarnations[queue]
-        summary = self._client.queue(queue)
+        summary = self._client.send(calls.queue_summary(queue))
         if summary.records or summary.next_position != self.acknowledged.get((queue, incarnation), 0):
             return
         request(self.url, "DELETE", queue, accepted=(404,))
@@ -149,9 +149,9 @@ def payload(server: str, queue: str, incarnation: int, position: int) -> bytes:
     return f"{server}/{queue}/{incarnation}:{position}".encode() + filling
 
 
-def client_of(server: str, url: str) -> ServiceClient:
+def client_of(server: str, url: str) -> LogServer:
     """Return a client that waits for a service that is down."""
-    return ServiceClient(ServiceConnection(Endpoint(url, name=server), token=None, timeout_seconds=60, retries=1_000))
+    return LogServer(server, Endpoint(url), patience=Patience(60.0, 1_000))
 
 
 def check_once(tables: Iterable[Path], producers: list[Producer]) -> int:
@@ -170,7 +170,7 @@ def left_in(producers: Iterable[Producer]) -> int:
     left = 0
     for producer in producers:
         client = client_of(producer.server, producer.url)
-        left += sum(queue.records for queue in client.queues())
+        left += sum(queue.records for queue in client.listing().queues.values())
         client.close()
     return left
 
@@ -187,7 +187,7 @@ def check_empty(producers: list[Producer]) -> None:
     """Check that every record of every log was truncated, and that no position was lost. Raises AssertionError."""
     for producer in producers:
         client = client_of(producer.server, producer.url)
-        listed = {each.queue: (each.records, each.next_position) for each in client.queues()}
+        listed = {each.queue: (each.records, each.next_position) for each in client.listing().queues.values()}
         client.close()
         last = {
             queue: (0, producer.acknowledged.get((queue, number), 0))

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark import cloudpickle
 
-from mrecordlog_async.spark.settings.offset import Offset, Positions
-from mrecordlog_async.spark.settings.options import Options
-from mrecordlog_async.spark.source.stream import LogStream, StartlessStreamReader
+from mrecordlog_async.spark.log_stream import LogStreamBase, StartlessLogStream
+from mrecordlog_async.spark.offsets import logs_of
+from mrecordlog_async.spark.options import Options
+from mrecordlog_async.spark.state import QueueAt
 from tests.spark.services import numbered
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
 
-    from mrecordlog_async.spark.source.stream import LogStreamReader
+    from mrecordlog_async.spark.log_stream import LogStream42
 
 Row = tuple[str, str, int, bytes]
 Json = dict[str, Any]
@@ -29,7 +30,7 @@ open_queries: list[Any] = []
 """Queries whose readers may have open connections."""
 
 
-def read_batch(reader: LogStream, start: Json, end: Json) -> list[Row]:
+def read_batch(reader: LogStreamBase, start: Json, end: Json) -> list[Row]:
     """Read a batch as executors do, on a pickled copy of the reader."""
     rows: list[Row] = []
     for partition in reader.partitions(through_json(start), through_json(end)):
@@ -53,15 +54,16 @@ class Query:
         self.reader = self._reader()
         open_queries.append(self)
 
-    def _reader(self) -> LogStreamReader:
-        from mrecordlog_async.spark.source.stream import LogStreamReader  # pyspark 4.0 and 4.1 have none
+    def _reader(self) -> LogStream42:
+        from mrecordlog_async.spark.log_stream import LogStream42  # pyspark 4.0 and 4.1 have none
 
-        return LogStreamReader(Options.parse(self.options))
+        return LogStream42(Options.parse(self.options))
 
     @property
-    def positions(self) -> Positions:
-        """The checkpoint's positions: server → queue → [id, position]."""
-        return Offset.decode(self.committed).by_server()
+    def positions(self) -> dict[str, dict[str, QueueAt]]:
+        """The checkpoint's positions: server → queue → its id, and the next position."""
+        found = sorted(logs_of(self.committed).values(), key=lambda each: each.server)
+        return {each.server: dict(each.queues) for each in found}
 
     def restart(self) -> None:
         """Lose the reader, as a kill does; keep the checkpoint."""
@@ -112,13 +114,13 @@ class EarlierQuery:
         (place / "offsets").mkdir(parents=True)
         (place / "commits").mkdir()
         (place / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
-        self.reader = StartlessStreamReader(Options.parse(self.options))
+        self.reader = StartlessLogStream(Options.parse(self.options))
         open_queries.append(self)
 
     def restart(self) -> None:
         """Lose the reader, as a kill does, and start again."""
         self.reader.stop()
-        self.reader = StartlessStreamReader(Options.parse(self.options))
+        self.reader = StartlessLogStream(Options.parse(self.options))
         if (newest := self._newest("offsets")) >= 0:
             assert self.reader.partitions(self.end(newest), self.end(newest)) == []
 

@@ -10,21 +10,22 @@ from __future__ import annotations
 import argparse
 import sys
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from mrecordlog_async.protocol.bulk_schemas import QueueTruncated
-from mrecordlog_async.protocol.consumer_schemas import AcknowledgedOne
+from mrecordlog_async.protocol.bulk_schemas import QueueTruncated, TruncateOne
+from mrecordlog_async.protocol.consumer_schemas import AcknowledgeOne
+from mrecordlog_async.spark.consuming import ConsumerHolder
+from mrecordlog_async.spark.data_source import RecordLogDataSource
 from mrecordlog_async.spark.drain_command import Stop
-from mrecordlog_async.spark.services.client import ServiceClient
+from mrecordlog_async.spark.log_server import LogListing, LogServer
 from mrecordlog_async.spark.session import spark_session
-from mrecordlog_async.spark.source.source import RecordLogDataSource
 from tests.spark import stops
 
 if TYPE_CHECKING:
@@ -35,35 +36,30 @@ ACKNOWLEDGE_STEPS = ("acknowledge", "half of the acknowledge")
 
 POLL_SECONDS = 1
 
-K = TypeVar("K")
-V = TypeVar("V")
 T = TypeVar("T")
 
 
-def in_halves(steps: Sequence[str], queues: Mapping[K, V], send: Callable[[dict[K, V]], list[T]]) -> list[T]:
-    """Send a request about *queues* in two parts, with a step before each."""
-    names = list(queues)
-    half = (len(names) + 1) // 2
-    found: list[T] = []
-    for step, part in zip(steps, (names[:half], names[half:]), strict=True):
+def in_halves(steps: Sequence[str], due: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Yield *due* in two parts, with a step before each."""
+    half = (len(due) + 1) // 2
+    for step, part in zip(steps, (due[:half], due[half:]), strict=True):
         stops.step(step)
-        found += send({name: queues[name] for name in part}) if part else []
-    return found
+        if part:
+            yield part
 
 
-_truncate, _acknowledge = ServiceClient.truncate, ServiceClient.acknowledge
+_truncate, _acknowledge = LogServer.truncate, ConsumerHolder.acknowledge
 
 
-def truncate(client: ServiceClient, queues: Mapping[str, Sequence[int]], **named: Any) -> list[QueueTruncated]:
-    """Truncate as a client does, in two requests."""
-    return in_halves(TRUNCATE_STEPS, queues, lambda part: _truncate(client, part, **named))
+def truncate(server: LogServer, due: Sequence[TruncateOne], listing: LogListing) -> list[QueueTruncated]:
+    """Truncate as a server does, in two requests."""
+    return [each for part in in_halves(TRUNCATE_STEPS, due) for each in _truncate(server, part, listing)]
 
 
-def acknowledge(
-    client: ServiceClient, consumer: str, queues: Mapping[str, tuple[int, int, int]], **named: Any
-) -> list[AcknowledgedOne]:
+def acknowledge(holder: ConsumerHolder, due: Sequence[AcknowledgeOne], listing: LogListing) -> None:
     """Acknowledge as a consumer does, in two requests."""
-    return in_halves(ACKNOWLEDGE_STEPS, queues, lambda part: _acknowledge(client, consumer, part, **named))
+    for part in in_halves(ACKNOWLEDGE_STEPS, due):
+        _acknowledge(holder, part, listing)
 
 
 class StoppingSource(RecordLogDataSource):
@@ -74,8 +70,9 @@ class StoppingSource(RecordLogDataSource):
         return "stopping"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        for replaced in (truncate, acknowledge):
-            setattr(ServiceClient, replaced.__name__, replaced)  # in the source's own process
+        # In the source's own process.
+        LogServer.truncate = truncate  # type: ignore[method-assign, assignment]
+        ConsumerHolder.acknowledge = acknowledge  # type: ignore[method-assign, assignment]
         return super().streamReader(schema)
 
 
@@ -93,8 +90,6 @@ def store(table: str, owner: str, frame: DataFrame, batch: int) -> None:
 def options_of(arguments: argparse.Namespace) -> dict[str, str]:
     """Return the options of the data source."""
     found = {"servers": ",".join(arguments.server), "failOnServerDown": "atEnd"}
-    if not arguments.without_checkpoint:
-        found["checkpoint"] = str(arguments.checkpoint)
     if arguments.consumer is None:
         return found | {"truncate": "true"}
     return found | {"consumer": arguments.consumer, "consumerOwner": owner_of(arguments.checkpoint)}
@@ -113,7 +108,6 @@ def main() -> int:
     parser.add_argument("--master")
     parser.add_argument("--consumer")
     parser.add_argument("--every")
-    parser.add_argument("--without-checkpoint", action="store_true", help="do not tell the source where it is")
     arguments = parser.parse_args()
     stop = Stop()
     spark = spark_session("a program", master=arguments.master, settings={"spark.ui.enabled": "false"})

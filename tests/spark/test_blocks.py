@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from mrecordlog_async.model import Run, Times
 from mrecordlog_async.protocol.wire_decoder import Block
-from mrecordlog_async.spark.rows import blocks
-from mrecordlog_async.spark.rows.blocks import MalformedRowsError, record_batches, row_runs
+from mrecordlog_async.spark import blocks
+from mrecordlog_async.spark.blocks import MalformedRowsError, record_batches, row_runs
 
 PAYLOADS = st.lists(st.binary(max_size=20), min_size=1, max_size=5)
 
@@ -155,7 +155,7 @@ import sys
 
 from mrecordlog_async.model import Run
 from mrecordlog_async.protocol.wire_decoder import Block
-from mrecordlog_async.spark.rows.blocks import record_batches
+from mrecordlog_async.spark.blocks import record_batches
 
 run = Run.of(7, [b"x"] * 5_000)
 block = Block("q", 1, run.first_position, run.record_count, memoryview(run.offsets), memoryview(run.payload))

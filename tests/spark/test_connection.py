@@ -7,10 +7,11 @@ import socket
 
 import pytest
 
+from mrecordlog_async.protocol import calls
+from mrecordlog_async.protocol.bulk_schemas import PlanRequest, PlanStart, TruncateOne
 from mrecordlog_async.servers.names import Endpoint
-from mrecordlog_async.spark.services.client import ServiceClient
-from mrecordlog_async.spark.services.connection import ServerDownError, ServiceConnection, ServiceRefusedError
-from mrecordlog_async.spark.services.fetch import ShortResponseError
+from mrecordlog_async.spark.connection import ServerDownError, ServiceConnection, ServiceRefusedError
+from mrecordlog_async.spark.log_server import LogListing, LogServer, Patience, RangeDiffersError
 from tests.spark.canned import LISTING, client_of, http, serving
 
 
@@ -19,7 +20,7 @@ def test_errors_survive_pickling() -> None:
     for error in (
         ServiceRefusedError("s", 410, {"code": "truncated", "detail": "gone"}),
         ServerDownError("s", "http://h", "refused"),
-        ShortResponseError("3 missing"),
+        RangeDiffersError("3 missing"),
     ):
         copy = pickle.loads(pickle.dumps(error))
         assert (type(copy), str(copy)) == (type(error), str(error))
@@ -29,7 +30,7 @@ def test_busy_and_not_ready_are_retried() -> None:
     """429, 503 and broken connections are retried, not treated as refusals."""
     busy = http(b"{}", "503 Service Unavailable", "Retry-After: 0\r\n")
     with serving(busy, b"", http(LISTING)) as (url, requests), client_of(url, retries=2) as client:
-        assert client.queues() == []
+        assert not client.listing().queues
         assert len(requests) == 3
 
 
@@ -39,7 +40,7 @@ def test_a_connection_that_the_service_closed_while_idle_costs_no_attempt() -> N
         serving(http(LISTING), http(LISTING)) as (url, requests),
         client_of(url, retries=0) as client,
     ):
-        assert client.queues() == client.queues() == []
+        assert client.listing() == client.listing() == LogListing()
         assert len(requests) == 2
 
 
@@ -64,8 +65,8 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         self.pauses: list[float] = []
-        monkeypatch.setattr("mrecordlog_async.spark.services.connection._clock", lambda: self.now)
-        monkeypatch.setattr("mrecordlog_async.spark.services.connection._sleep", self.sleep)
+        monkeypatch.setattr("mrecordlog_async.spark.connection._clock", lambda: self.now)
+        monkeypatch.setattr("mrecordlog_async.spark.connection._sleep", self.sleep)
 
     def sleep(self, seconds: float) -> None:
         self.pauses.append(seconds)
@@ -84,11 +85,11 @@ def test_whatever_breaks_is_retried_and_then_down(broken: str, clock: Clock) -> 
         serving(BROKEN[broken], http(LISTING)) as (url, requests),
         client_of(url, retries=1) as client,
     ):
-        assert client.queues() == []
+        assert not client.listing().queues
         assert len(requests) == 2
     with serving(BROKEN[broken], BROKEN[broken]) as (url, _), client_of(url, retries=1) as client:  # noqa: SIM117
         with pytest.raises(ServerDownError):
-            client.queues()
+            client.listing()
 
 
 @pytest.mark.parametrize("broken", BROKEN)
@@ -96,18 +97,18 @@ def test_plans_and_truncates_are_exchanges_too(broken: str, clock: Clock) -> Non
     """Their bodies are read within the attempt, so a broken body is retried too."""
     good = http(b'{"queues": []}')
     with serving(BROKEN[broken], good, BROKEN[broken], good) as (url, _), client_of(url, retries=1) as client:
-        assert client.plan([]) == []
+        assert client.plan([PlanStart("q", 0, 1, 4)], PlanRequest(), "") == []
         client.close()
-        assert client.truncate({"q": [1, 4]}) == []
+        assert client.truncate([TruncateOne("q", 4, 1)], LogListing()) == []
 
 
 def test_a_response_that_stalls_is_retried(clock: Clock) -> None:
     """A listing that stalls half way fails after its timeout, and is retried."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        client = ServiceClient(ServiceConnection(Endpoint(url, name="s"), token=None, timeout_seconds=0.05, retries=2))
+        client = LogServer("s", Endpoint(url), patience=Patience(0.05, 2))
         with pytest.raises(ServerDownError, match=r"time|long"):
-            client.queues()
+            client.listing()
         assert len(clock.pauses) == 2
         client.close()
 
@@ -116,27 +117,24 @@ def test_retry_after_is_the_shortest_pause(clock: Clock) -> None:
     """With Retry-After the pause is at least that long; without it, pauses grow."""
     busy = http(b"{}", "503 Service Unavailable", "Retry-After: 7\r\n")
     with serving(busy, http(LISTING)) as (url, _), client_of(url, retries=1) as client:
-        client.queues()
+        client.listing()
     assert clock.pauses == [7]
 
 
 def test_a_service_that_has_responded_is_waited_for(clock: Clock) -> None:
     """A service that has responded before is waited for as long as a restart may take; an unknown one is not."""
     with serving(http(LISTING)) as (url, _):
-        client = ServiceClient(
-            ServiceConnection(Endpoint(url, name="s"), token=None, timeout_seconds=60, retries=2, patience_seconds=60)
-        )
-        client.queues()
+        server = Endpoint(url, name="s")
+        client = ServiceConnection(server, token=None, timeout_seconds=60, retries=2, patience_seconds=60)
+        client.send(calls.summary())
         client.close()
     with pytest.raises(ServerDownError):
-        client.queues()
+        client.send(calls.summary())
     assert 60 <= clock.now < 60 + 5
     clock.now, clock.pauses = 0.0, []
-    client = ServiceClient(
-        ServiceConnection(Endpoint(url, name="s"), token=None, timeout_seconds=60, retries=2, patience_seconds=60)
-    )
+    client = ServiceConnection(server, token=None, timeout_seconds=60, retries=2, patience_seconds=60)
     with pytest.raises(ServerDownError):
-        client.queues()
+        client.send(calls.summary())
     assert len(clock.pauses) == 2
 
 
@@ -146,11 +144,11 @@ def test_what_is_secret_in_an_address_is_sent_and_never_shown() -> None:
         serving(http(LISTING)) as (url, requests),
         client_of(url.replace("//", "//me:s%40crit@")) as client,
     ):
-        client.queues()
+        client.listing()
         assert b"Authorization: Basic bWU6c0Bjcml0\r\n" in requests[0]
     secret = url.replace("//", "//me:s%40crit@") + "/base"
     with pytest.raises(ServerDownError) as failed, client_of(secret) as client:
-        client.queues()
+        client.listing()
     assert "crit" not in str(failed.value)
     assert f"{url}/base" in str(failed.value)
 
@@ -168,12 +166,8 @@ def test_a_name_of_another_script_is_sent_as_dns_has_it(host: str, sent: str) ->
     """A proxy in front of several services chooses one by this header."""
     with serving(http(LISTING)) as (url, requests):
         port = url.rpartition(":")[2]
-        client = ServiceClient(
-            ServiceConnection(
-                Endpoint(f"http://{host}:{port}", "127.0.0.1", "s"), token=None, timeout_seconds=60, retries=0
-            )
-        )
-        assert client.queues() == []
+        client = LogServer("s", Endpoint(f"http://{host}:{port}", "127.0.0.1", "s"), patience=Patience(60.0, 0))
+        assert not client.listing().queues
         client.close()
     assert f"\r\nHost: {sent}:{port}\r\n".encode() in requests[0]
 
@@ -185,14 +179,14 @@ def test_other_refusals_are_final() -> None:
         client_of(url, retries=3) as client,
     ):
         with pytest.raises(ServiceRefusedError, match="401: no"):
-            client.queues()
+            client.listing()
         assert len(requests) == 1
 
 
 def test_the_token_is_sent() -> None:
     """The token is sent as a bearer token."""
     with serving(http(LISTING)) as (url, requests), client_of(url, token="secret") as client:
-        client.queues()
+        client.listing()
         assert b"Authorization: Bearer secret\r\n" in requests[0]
 
 
@@ -201,4 +195,4 @@ def test_a_server_that_cannot_be_reached_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     with client_of(url, retries=1) as client, pytest.raises(ServerDownError, match=r"'s' at http.*refused"):
-        client.queues()
+        client.listing()

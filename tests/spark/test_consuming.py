@@ -112,7 +112,7 @@ def test_another_table_is_refused_until_it_takes_over(service: ThreadedService, 
         drain_all({"s": service}, table, consumer="lake", name="second")
     assert drain_all({"s": service}, other, consumer="lake", take_over=True) == 19
     feed(service, 20, 30)
-    with pytest.raises(ConsumerNotOursError, match="no longer held by this drain"):
+    with pytest.raises(ConsumerNotOursError, match="no longer held here"):
         first.all()
 
 

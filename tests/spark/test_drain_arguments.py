@@ -13,7 +13,7 @@ from mrecordlog_async.quantities import parse_seconds
 from mrecordlog_async.spark.drain_arguments import argument
 from mrecordlog_async.spark.drain_call import DrainOptionError, DrainOptions
 from mrecordlog_async.spark.drain_command import options_of
-from mrecordlog_async.spark.settings.option_values import OptionError, interval, size
+from mrecordlog_async.spark.options import OptionError, interval, size
 from mrecordlog_async.tokens import TokenFileError
 
 WHERE = ["--output", "/lake/out/"]

@@ -15,15 +15,14 @@ import pytest
 
 from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.servers.names import Endpoint, Lookup
-from mrecordlog_async.spark import drain_metrics
+from mrecordlog_async.spark import discovery, drain_metrics
+from mrecordlog_async.spark.connection import ServiceRefusedError
 from mrecordlog_async.spark.delta_output import DeltaWriter
 from mrecordlog_async.spark.drain_call import DrainOptionError, DrainOptions, DrainSummary, drain
 from mrecordlog_async.spark.drain_loop import DrainTotals
 from mrecordlog_async.spark.drain_metrics import DrainLag, MetricsAddressError, metrics_served
-from mrecordlog_async.spark.log_server import LogServer
+from mrecordlog_async.spark.log_server import LogServer, Patience
 from mrecordlog_async.spark.planning import everything
-from mrecordlog_async.spark.services import lookups
-from mrecordlog_async.spark.services.connection import ServiceRefusedError
 from tests.spark.conftest import NewService
 from tests.spark.draining import Draining, columns, expected, going_on, table_rows
 from tests.spark.services import ThreadedService, drain_samples, numbered
@@ -193,8 +192,8 @@ def test_a_dns_name_stands_for_all_of_its_services(
         assert lookup.host == "wal"
         return list(found)
 
-    monkeypatch.setattr(lookups, "look_up", look_up)
-    monkeypatch.setattr(lookups, "_clock", lambda: now[0])
+    monkeypatch.setattr(discovery, "look_up", look_up)
+    monkeypatch.setattr(discovery, "_clock", lambda: now[0])
     one.append("q", numbered("q", 0, 10))
     two.append("r", numbered("r", 0, 10))
     options = DrainOptions("wal=dns+http://wal:8080", str(table), tokens={"wal": A}, every_seconds=1.0)
@@ -225,7 +224,7 @@ def test_a_dns_name_that_is_not_found_is_down(table: Path, monkeypatch: pytest.M
     def look_up(lookup: Lookup) -> Sequence[Endpoint]:
         raise OSError("no such name")
 
-    monkeypatch.setattr(lookups, "look_up", look_up)
+    monkeypatch.setattr(discovery, "look_up", look_up)
     with pytest.raises(Exception, match="no such name"):
         drain(DrainOptions("wal=dns+http://wal:8080", str(table)), pause=no_pause)
     skipping = drain(DrainOptions("wal=dns+http://wal:8080", str(table), skip_down=True), pause=no_pause)
@@ -244,7 +243,7 @@ def test_metrics_say_what_is_not_stored(new_service: NewService, table: Path) ->
     process = Draining({"a": service, "b": other}, table, consumer="lake")
     lag = DrainLag(
         lambda: process.servers,
-        lambda endpoint: LogServer(endpoint.name, endpoint, seconds=5.0),
+        lambda endpoint: LogServer(endpoint.name, endpoint, patience=Patience(5.0, 1)),
         lambda: process.drain.state,
         everything,
     )

@@ -25,13 +25,13 @@ from pyspark.errors import PySparkException
 from mrecordlog_async.cli.main import build_parser, main
 from mrecordlog_async.spark import __main__ as script
 from mrecordlog_async.spark import drain_command
+from mrecordlog_async.spark.connection import ServerDownError
 from mrecordlog_async.spark.consuming import ConsumerNotOursError
 from mrecordlog_async.spark.drain_call import DrainOptionError, DrainOptions, DrainProgress, DrainSummary, drain
 from mrecordlog_async.spark.drain_command import Stop, print_error, reporters, warnings_reported
 from mrecordlog_async.spark.losses import ServersHeldError, UnreadLossError
 from mrecordlog_async.spark.output import BatchFailedError, OutputRefusedError
 from mrecordlog_async.spark.runners import SparkEndedError, failures_as_sentences
-from mrecordlog_async.spark.services.connection import ServerDownError
 from tests.compatibility.record import unpacked
 from tests.spark.conftest import NewService
 from tests.spark.draining import expected, table_rows

@@ -14,13 +14,13 @@ import pytest
 from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.spark import drain_loop, surveying
+from mrecordlog_async.spark.connection import ServerDownError, ServiceConnection
 from mrecordlog_async.spark.drain_loop import Drain
 from mrecordlog_async.spark.log_server import LogServer, ReadTask
 from mrecordlog_async.spark.losses import ForgetError, ServersHeldError, UnreadLossError
 from mrecordlog_async.spark.output import BatchFailedError, OutputRefusedError, RowWriter, WrittenFile
 from mrecordlog_async.spark.runners import in_process
 from mrecordlog_async.spark.server_set import ServerSet
-from mrecordlog_async.spark.services.connection import ServerDownError, ServiceConnection
 from mrecordlog_async.spark.surveying import DrainSettings
 from tests.serving import free_port
 from tests.spark.conftest import NewService

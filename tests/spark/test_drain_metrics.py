@@ -16,7 +16,7 @@ import pytest
 from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.spark.drain_loop import DrainTotals
 from mrecordlog_async.spark.drain_metrics import Behind, DrainLag, MetricsAddressError, metrics_served, parse_address
-from mrecordlog_async.spark.log_server import LogServer
+from mrecordlog_async.spark.log_server import LogServer, Patience
 from mrecordlog_async.spark.planning import everything
 from mrecordlog_async.spark.state import DrainState
 from tests.spark.conftest import NewService
@@ -28,7 +28,7 @@ def metrics_of(token: str, **services: ThreadedService) -> Iterator[str]:
     """Serve the metrics of a drain that has stored nothing; yield the address."""
     lag = DrainLag(
         lambda: [Endpoint(each.url, name=name) for name, each in services.items()],
-        lambda each: LogServer(each.name, each, token, seconds=5.0),
+        lambda each: LogServer(each.name, each, token, patience=Patience(5.0, 1)),
         DrainState,
         everything,
     )

@@ -125,11 +125,11 @@ def test_a_log_is_a_table_of_the_catalog(spark: SparkSession, service: ThreadedS
             spark.sql(f"{columns} served").collect()
         spark.sql(f"CREATE VIEW viewed AS {columns} served WITH ('servers' = '{service.url}')")
         assert rows(spark.newSession().table("viewed")) == expected
-        spark.sql(f"CREATE TEMPORARY VIEW stored USING mrecordlog OPTIONS (path 'file://{service.directory}')")
-        assert rows(spark.sql(f"{columns} stored")) == expected
+        spark.sql(f"CREATE TEMPORARY VIEW fixed USING mrecordlog OPTIONS (servers '{service.url}')")
+        assert rows(spark.sql(f"{columns} fixed")) == expected
     finally:
         spark.sql("DROP VIEW IF EXISTS viewed")
         spark.sql("DROP TABLE IF EXISTS served")
-        spark.sql("DROP VIEW IF EXISTS stored")
-    with pytest.raises(Exception, match="load each one"):
+        spark.sql("DROP VIEW IF EXISTS fixed")
+    with pytest.raises(Exception, match="start `mrecordlog serve` on each directory"):
         spark.read.format("mrecordlog").load(["/a", "/b"]).collect()

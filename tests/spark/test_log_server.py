@@ -13,8 +13,8 @@ from mrecordlog_async.protocol.wire import QueueRuns, encode
 from mrecordlog_async.protocol.wire_decoder import Block
 from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.spark import log_server
+from mrecordlog_async.spark.connection import ServerDownError
 from mrecordlog_async.spark.log_server import LogServer, RangeDiffersError, verified
-from mrecordlog_async.spark.services.connection import ServerDownError
 from mrecordlog_async.spark.state import ReadRange
 from tests.spark.canned import http, serving
 from tests.spark.services import ThreadedService, numbered

@@ -10,11 +10,10 @@ import pytest
 from pyspark import cloudpickle
 
 from mrecordlog_async.spark import log_stream
+from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.log_table import LogTable
 from mrecordlog_async.spark.losses import UnreadLossError
-from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
-from mrecordlog_async.spark.settings.option_values import OptionError
-from mrecordlog_async.spark.settings.options import Options
+from mrecordlog_async.spark.options import OptionError, Options
 from tests.spark.conftest import NewService
 from tests.spark.query import Query
 from tests.spark.services import ThreadedService, numbered

@@ -10,10 +10,9 @@ from datetime import UTC, datetime
 import pytest
 
 from mrecordlog_async.servers.names import Endpoint
-from mrecordlog_async.spark.settings.offset import At, Offset
-from mrecordlog_async.spark.settings.option import options_of
-from mrecordlog_async.spark.settings.option_values import OptionError, Subscription, parse_servers
-from mrecordlog_async.spark.settings.options import Options
+from mrecordlog_async.spark.offsets import encoded
+from mrecordlog_async.spark.options import OptionError, Options, Subscription, options, parse_servers
+from mrecordlog_async.spark.state import LogAt, LogState, QueueAt
 from tests.compatibility.surface import hooks
 
 
@@ -50,7 +49,7 @@ def test_servers_have_names() -> None:
 def test_servers_that_make_no_sense_are_refused(text: str) -> None:
     """An address without scheme or host is refused, and so is an empty name, or one that occurs twice.
 
-    Readers of Delta tables take the empty text in a partition column for null, and `lake resume` leaves out such rows.
+    Readers of Delta tables take the empty text in a partition column for null.
     """
     with pytest.raises(OptionError):
         parse_servers(text)
@@ -69,9 +68,9 @@ def test_an_address_that_no_connection_can_be_opened_to_is_refused_at_once(url: 
 def test_servers_may_have_a_token_each() -> None:
     """`token.NAME` is for one server, `token` for the others; neither is shown, and a wrong name is refused."""
     servers = "a=http://h1:1,B=http://h2:1"
-    options = Options.parse({"servers": servers, "token": "secret", "token.B": "secret-2"})
-    assert [options.token_of(server.name) for server in options.servers] == ["secret-2", "secret"]
-    assert "secret" not in repr(options)
+    parsed = Options.parse({"servers": servers, "token": "secret", "token.B": "secret-2"})
+    assert parsed.all_tokens == {"B": "secret-2", "": "secret"}
+    assert "secret" not in repr(parsed)
     with pytest.raises(OptionError, match=r"token\.c is for no server of this name"):
         Options.parse({"servers": servers, "token.c": "own"})
     with pytest.raises(OptionError, match=r"token\.a is for the servers A and a"):
@@ -101,32 +100,10 @@ def test_a_table_is_given_its_options_between_properties() -> None:
         {"servers": "http://h", "option.servers": "http://h", "option.payload": "false", **properties}
     )
     assert (table.servers, table.payload) == ((Endpoint("http://h", name="default"),), False)
-    assert Options.parse({"path": "file:/var/log", "location": "file:/var/log", **properties}).path == "/var/log"
+    with pytest.raises(OptionError, match="start `mrecordlog serve` on the directory"):
+        Options.parse({"path": "file:/var/log", "location": "file:/var/log", **properties})
     with pytest.raises(OptionError, match="did you mean payload"):
         Options.parse({"option.servers": "http://h", "option.paylod": "false", **properties})
-
-
-@pytest.mark.parametrize(
-    ("given", "path"),
-    [
-        ("/a b", "/a b"),
-        ("file:///a%20b", "/a b"),
-        ("file:/a", "/a"),
-        ("file:///a#b?c", "/a#b?c"),
-        ("x/y", "x/y"),
-        ("a:b", "a:b"),
-    ],
-)
-def test_a_directory_may_be_an_address(given: str, path: str) -> None:
-    """A file:// URL names a directory, as Spark and other tools write it."""
-    assert Options.parse({"path": given}).path == path
-
-
-def test_an_address_that_is_no_local_directory_is_refused() -> None:
-    """A URL of another file system is refused."""
-    for path in ("s3a://bucket/log", "file://elsewhere/log"):
-        with pytest.raises(OptionError, match="not a directory on this machine"):
-            Options.parse({"path": path})
 
 
 def test_sizes_may_have_a_unit() -> None:
@@ -144,7 +121,7 @@ def test_queues_with_commas_are_named_as_json() -> None:
 
 def test_starting_offsets_may_be_copied_from_a_checkpoint() -> None:
     """A checkpoint's offset may be used as positions, by the names of its servers."""
-    copied = Offset({"4f": {"q": [1, 7]}}, {"4f": "default"}, {"4f": At("o", 99)}).encode()
+    copied = encoded({"4f": LogState("default", LogAt("o", 99), {"q": QueueAt(1, 7)})}, {})
     assert parse(startingOffsets=json.dumps(copied)).starting == {"default": {"q": 7}}
     assert parse(startingOffsets='{"default": {"q": [1, 7, 99]}}').starting == {"default": {"q": 7}}
 
@@ -185,7 +162,11 @@ def test_names_come_in_any_case() -> None:
     [
         ({"failOnDataLos": "true"}, "did you mean failOnDataLoss"),
         ({"maxOffsetsPerTrigger": "7"}, "did you mean maxRecordsPerTrigger"),
-        ({"paths": '["/a", "/b"]'}, "load each one"),
+        ({"paths": '["/a", "/b"]'}, "start `mrecordlog serve` on each directory"),
+        ({"path": "/a"}, "start `mrecordlog serve` on the directory, and set servers"),
+        ({"checkpoint": "/a"}, "checkpoint was removed: a stream needs none"),
+        ({"stopAtEnd": "true"}, "this option was removed: `mrecordlog drain` set it"),
+        ({"startingOffsets": '{"version": 2, "logs": {}}'}, "earliest, latest or JSON"),
         ({"subscribe": ""}, "expected queue names"),
         ({"subscribe": " , "}, "expected queue names"),
         ({"subscribe": '["a", 7]'}, "expected queue names"),
@@ -215,7 +196,6 @@ def test_names_come_in_any_case() -> None:
         ({"truncate": "true", "startingTimestamp": "2026-11-22"}, "requires startingOffsets=earliest"),
         ({"subscribe": "a", "subscribePattern": "b"}, "not both"),
         ({"subscribePattern": "("}, "subscribePattern"),
-        ({"path": "/log"}, "one"),
         ({"truncate": "true", "startingOffsets": "latest"}, "requires startingOffsets=earliest"),
         ({"truncate": "true", "startingOffsets": '{"a": {"q": 5}}'}, "requires startingOffsets=earliest"),
     ],
@@ -226,43 +206,43 @@ def test_what_cannot_be_is_refused(given: dict[str, str], message: str) -> None:
         parse(**given)
 
 
-def test_neither_servers_nor_path_is_refused() -> None:
-    """Exactly one of servers and path must be set."""
-    with pytest.raises(OptionError, match="servers"):
+def test_no_servers_are_refused() -> None:
+    """Nothing is read from nowhere."""
+    with pytest.raises(OptionError, match="set the option servers"):
         Options.parse({})
 
 
 def test_what_a_stream_cannot_do_is_refused() -> None:
-    """A directory and an end are refused for streams."""
-    for options in (
-        Options.parse({"path": "/log"}),
-        parse(endingOffsets='{"default": {"q": 5}}'),
-        parse(endingTimestamp="2026-11-22"),
-    ):
+    """An end is refused for streams."""
+    for given in (parse(endingOffsets='{"default": {"q": 5}}'), parse(endingTimestamp="2026-11-22")):
         with pytest.raises(OptionError):
-            options.check_stream_read()
+            given.check_stream_read()
 
 
 def test_pushed_filters_are_refused() -> None:
     """pushdown=true would give wrong rows for later queries: it is refused, with what to use instead; false is not."""
     assert parse(pushdown="false") == parse()
-    for options in ({"servers": "http://h:8080"}, {"path": "/log"}):
-        with pytest.raises(OptionError, match=r"misses rows\. Remove the option; to fetch less, set subscribe"):
-            Options.parse({**options, "pushdown": "True"})
+    with pytest.raises(OptionError, match=r"misses rows\. Remove the option; to fetch less, set subscribe"):
+        parse(pushdown="True")
 
 
 def test_what_a_batch_cannot_do_is_refused() -> None:
     """truncate and startingOffsets=latest are refused for batch reads."""
-    for options in (parse(truncate="true"), parse(startingOffsets="latest")):
+    for given in (
+        parse(truncate="true"),
+        parse(startingOffsets="latest"),
+        parse(consumer="lake"),
+        parse(failOnServerDown="atEnd"),
+    ):
         with pytest.raises(OptionError):
-            options.check_batch_read()
+            given.check_batch_read()
 
 
 def test_what_a_write_cannot_do_is_refused() -> None:
-    """A write needs exactly one service, and no directory."""
-    for options in (Options.parse({"path": "/log"}), Options.parse({"servers": "a=http://h,b=http://i"})):
-        with pytest.raises(OptionError):
-            options.check_write()
+    """A write needs exactly one service."""
+    for servers in ("a=http://h,b=http://i", "dns+http://h:1"):
+        with pytest.raises(OptionError, match="goes to one server"):
+            Options.parse({"servers": servers}).check_write()
 
 
 def test_offsets_may_be_copied_from_a_checkpoint() -> None:
@@ -280,9 +260,9 @@ def test_a_subscription_is_names_a_pattern_or_all() -> None:
 
 def test_options_travel() -> None:
     """Options can be pickled, because Spark sends them to executors."""
-    options = parse(subscribe="a", token="secret")
-    assert pickle.loads(pickle.dumps(options)) == options
-    assert "secret" not in repr(options)
+    parsed = parse(subscribe="a", token="secret")
+    assert pickle.loads(pickle.dumps(parsed)) == parsed
+    assert "secret" not in repr(parsed)
 
 
 def test_paths_may_have_commas() -> None:
@@ -293,9 +273,9 @@ def test_paths_may_have_commas() -> None:
 
 
 def test_every_option_has_one_row() -> None:
-    """The manual lists each option once."""
+    """The manual lists each option once, with its default."""
     rows = hooks().spark_options().splitlines()[2:]
-    names = [option.name for _, option in options_of(Options)]
+    names = [option.name for _, option in options()]
     assert [row.split("`")[1] for row in rows] == names
     assert rows[names.index("startingOffsets")].startswith("| `startingOffsets` | `earliest` | read | "), (
         "as it is typed"
@@ -304,8 +284,8 @@ def test_every_option_has_one_row() -> None:
 
 
 def test_every_field_is_set_by_an_option() -> None:
-    """A field without a row could not be set; `tokens` has one name for each server."""
-    assert {each.name for each in fields(Options)} - {field.name for field, _ in options_of(Options)} == {"tokens"}
+    """A field without an option could not be set; `tokens` has one name for each server."""
+    assert {each.name for each in fields(Options)} - {name for name, _ in options()} == {"tokens"}
 
 
 def test_a_time_in_an_unknown_zone_is_refused_at_once() -> None:

@@ -9,12 +9,11 @@ import pytest
 from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.types import StructType
 
-from mrecordlog_async.spark.rows.blocks import POSITIONS_SCHEMA as POSITIONS_ARROW
-from mrecordlog_async.spark.rows.blocks import READ_SCHEMA
-from mrecordlog_async.spark.settings.option_values import OptionError
-from mrecordlog_async.spark.source.directory import DirectoryReader
-from mrecordlog_async.spark.source.reader import LogReader
-from mrecordlog_async.spark.source.source import POSITIONS_SCHEMA, SCHEMA, RecordLogDataSource
+from mrecordlog_async.spark.blocks import POSITIONS_SCHEMA as POSITIONS_ARROW
+from mrecordlog_async.spark.blocks import READ_SCHEMA
+from mrecordlog_async.spark.data_source import POSITIONS_SCHEMA, SCHEMA, RecordLogDataSource
+from mrecordlog_async.spark.log_table import LogTable
+from mrecordlog_async.spark.options import OptionError
 
 OPTIONS = {"servers": "http://127.0.0.1:1"}
 TYPES = {"string": "string", "int64": "bigint", "binary": "binary", "timestamp[us, tz=UTC]": "timestamp"}
@@ -34,7 +33,7 @@ def test_executors_need_no_web_server() -> None:
     """Readers and writers need only pyspark, pyarrow and msgspec, all of the extra `spark`."""
     program = (
         "import sys; sys.modules.update(aiohttp=None, fastapi=None, prometheus_client=None, uvloop=None)\n"
-        "from mrecordlog_async.spark.source import directory, stream, writer"
+        "from mrecordlog_async.spark import data_source, log_stream, log_table, log_writer"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
 
@@ -58,9 +57,9 @@ def test_without_the_modules_of_limits_everything_works() -> None:
     program = (
         "import sys\n"
         "from pyspark.sql.types import StructType\n"
-        "from mrecordlog_async.spark.source.source import RecordLogDataSource\n"
+        "from mrecordlog_async.spark.data_source import RecordLogDataSource\n"
         "sys.modules['pyspark.sql.streaming.datasource'] = None  # as in 4.1; newer ones import it themselves\n"
-        "from mrecordlog_async.spark.source import directory, reader, writer\n"
+        "from mrecordlog_async.spark import log_table, log_writer\n"
         "source = RecordLogDataSource({'servers': 'http://h:1'})\n"
         "schema = StructType().add('server', 'string').add('queue', 'string').add('queue_id', 'long')\n"
         "schema = schema.add('position', 'long').add('timestamp', 'timestamp').add('payload', 'binary')\n"
@@ -68,7 +67,7 @@ def test_without_the_modules_of_limits_everything_works() -> None:
         "print(type(source.streamReader(schema)).__name__)"
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert said.stdout == "StartlessStreamReader\n"
+    assert said.stdout == "StartlessLogStream\n"
 
 
 def test_options_that_spark_forgot_are_named() -> None:
@@ -81,4 +80,4 @@ def test_options_that_spark_forgot_are_named() -> None:
 
 def test_no_reader_takes_filters_from_spark() -> None:
     """Spark reuses what it planned with a filter for queries without it, so no reader may be narrowed by one."""
-    assert LogReader.pushFilters is DirectoryReader.pushFilters is DataSourceReader.pushFilters
+    assert LogTable.pushFilters is DataSourceReader.pushFilters

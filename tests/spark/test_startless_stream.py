@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
-from typing import Any
-from unittest.mock import ANY
 
 import pytest
 
 from mrecordlog_async.options import QueueOptions
-from mrecordlog_async.spark.checkpoints.source_report import read_report
-from mrecordlog_async.spark.positions.offsets import DataLossError, HeldBackError
-from mrecordlog_async.spark.settings.offset import Offset
-from mrecordlog_async.spark.settings.option_values import OptionError
-from mrecordlog_async.spark.source.stream import PASSES_LIMITS
+from mrecordlog_async.spark.log_stream import PASSES_LIMITS
+from mrecordlog_async.spark.losses import ServersHeldError, UnreadLossError
+from mrecordlog_async.spark.offsets import first_of, logs_of
+from mrecordlog_async.spark.options import OptionError
 from tests.spark.conftest import NewService
 from tests.spark.query import EarlierQuery, Query, Row, rows_of
 from tests.spark.services import ThreadedService, numbered
@@ -25,10 +22,6 @@ LOGGER = "mrecordlog_async.spark"
 
 def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [one.getMessage() for one in caplog.records if one.name == LOGGER]
-
-
-def with_checkpoint(service: ThreadedService, place: Path, **options: str) -> EarlierQuery:
-    return EarlierQuery(service.url, place, checkpoint=str(place), **options)
 
 
 def test_a_run_of_one_batch_reads_what_stood_at_its_start(service: ThreadedService, tmp_path: Path) -> None:
@@ -59,27 +52,26 @@ def test_the_run_after_a_crash_finishes_the_batch_that_was_begun(service: Thread
 def test_limits_hold_from_the_second_batch_on(
     service: ThreadedService, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The first batch of a run takes all that there is, and a warning names the option that avoids it."""
+    """The first batch of a run takes all that there is, after a restart too, and a warning says so."""
     service.append("q", numbered("q", 0, 30))
     query = EarlierQuery(service.url, tmp_path / "c", maxRecordsPerTrigger="10")
     assert query.step() and len(query.rows) == 30
     (line,) = messages(caplog)
-    assert "first batch of this run has 30 records" in line and "option checkpoint" in line
+    assert "first batch of this run has 30 records" in line and "from the second batch of a run on" in line
     service.append("q", numbered("q", 30, 50))
     for count in (40, 50):
         assert query.step() and len(query.rows) == count
-    assert query.rows == rows_of("default", "q", 0, 50)
+    service.append("q", numbered("q", 50, 90))
+    query.run_available_now()
+    assert query.rows == rows_of("default", "q", 0, 90)
 
 
-@pytest.mark.parametrize("known", ["checkpoint", "consumer"])
-def test_limits_hold_after_a_restart_that_knows_where_it_stands(
-    service: ThreadedService, tmp_path: Path, caplog: pytest.LogCaptureFixture, known: str
+def test_limits_hold_after_a_restart_of_a_consumer(
+    service: ThreadedService, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the checkpoint, or as a consumer, the first batch has limits; a warning says what one batch leaves."""
-    place = tmp_path / "c"
-    option = {"checkpoint": {"checkpoint": str(place)}, "consumer": {"consumer": "lake"}}[known]
+    """The first batch has limits there; a warning says what one batch leaves."""
     service.append("q", numbered("q", 0, 5))
-    query = EarlierQuery(service.url, place, maxRecordsPerTrigger="10", **option)
+    query = EarlierQuery(service.url, tmp_path / "c", maxRecordsPerTrigger="10", consumer="lake")
     query.run_available_now()
     service.append("q", numbered("q", 5, 30))
     for count in (15, 25):
@@ -103,42 +95,16 @@ def test_only_what_commit_confirms_is_released(service: ThreadedService, tmp_pat
     assert service.positions("q") == (10, 12)
 
 
-def test_with_the_checkpoint_nothing_is_left_in_the_log(service: ThreadedService, tmp_path: Path) -> None:
-    """The checkpoint proves what is committed: the next trigger releases it, even if nothing new has come."""
-    service.append("q", numbered("q", 0, 10))
-    query = with_checkpoint(service, tmp_path / "c", truncate="true")
-    assert query.step()
-    assert service.positions("q") == (0, 10)
-    assert not query.step()
-    assert service.positions("q") == (10, 10)
-
-
-def test_what_the_checkpoint_has_not_committed_is_not_released(service: ThreadedService, tmp_path: Path) -> None:
-    """If a Spark requested the next end before the commit file is there, nothing would be released."""
-    service.append("q", numbered("q", 0, 10))
-    query = with_checkpoint(service, tmp_path / "c", truncate="true")
-    query.step()
-    (query.place / "commits" / "0").unlink()
-    query.reader.latestOffset()
-    assert service.positions("q") == (0, 10)
-    query.write("commits", 0, '{"nextBatchWatermarkMs":0}')
-    query.reader.latestOffset()
-    assert service.positions("q") == (10, 10)
-
-
 def test_a_consumer_acknowledges_what_is_committed(service: ThreadedService, tmp_path: Path) -> None:
-    """As on later versions: acknowledged after the commit, and a consumer that is ahead is refused."""
+    """As on later versions, after the commit."""
     service.call(service.log.create_queue("q", options=QueueOptions(keep="until_acknowledged")))
     service.append("q", numbered("q", 0, 10))
-    query = with_checkpoint(service, tmp_path / "c", consumer="lake")
+    query = EarlierQuery(service.url, tmp_path / "c", consumer="lake")
     assert query.step() and not query.step()
-    assert service.positions("q") == (10, 10)
-    other = EarlierQuery(service.url, tmp_path / "other", consumer="other")
+    assert service.positions("q") == (0, 10)
     service.append("q", numbered("q", 10, 15))
-    assert other.step() and not other.step()
-    service.append("q", numbered("q", 15, 20))
-    assert other.step() and query.step() and not query.step()
-    assert service.positions("q") == (15, 20)  # what the second one had confirmed
+    assert query.step()
+    assert service.positions("q") == (10, 15)  # a batch is acknowledged with the next one
 
 
 def test_a_loss_is_found(service: ThreadedService, tmp_path: Path) -> None:
@@ -148,10 +114,10 @@ def test_a_loss_is_found(service: ThreadedService, tmp_path: Path) -> None:
     query.step()
     service.append("q", numbered("q", 10, 30))
     service.truncate("q", 19)
-    with pytest.raises(DataLossError, match="positions 10 to 19 were truncated"):
+    with pytest.raises(UnreadLossError, match="positions 10 to 19 were truncated"):
         query.step()
     query.restart()
-    with pytest.raises(DataLossError, match="positions 10 to 19 were truncated"):
+    with pytest.raises(UnreadLossError, match="positions 10 to 19 were truncated"):
         query.step()
 
 
@@ -165,52 +131,8 @@ def test_a_log_that_went_back_is_held_back(new_service: NewService, tmp_path: Pa
     query.step()
     service.go_back(tmp_path / "copy")
     query.restart()
-    with pytest.raises(HeldBackError, match="went back"):
+    with pytest.raises(ServersHeldError, match="went back"):
         query.step()
-
-
-def test_a_path_that_is_no_checkpoint_is_refused(service: ThreadedService, tmp_path: Path) -> None:
-    """Spark has written metadata before it calls the source; nothing is created at a wrong path."""
-    service.append("q", numbered("q", 0, 5))
-    query = EarlierQuery(service.url, tmp_path / "c", checkpoint=str(tmp_path / "none"))
-    with pytest.raises(OptionError, match=r"none has no file metadata: .*checkpointLocation of this query's writer"):
-        query.step()
-    assert not (tmp_path / "none").exists()
-    with pytest.raises(OptionError, match="s3://lake/c' is not a directory on this machine"):
-        EarlierQuery(service.url, tmp_path / "d", checkpoint="s3://lake/c")
-
-
-def test_the_checkpoint_of_another_query_is_refused(service: ThreadedService, tmp_path: Path) -> None:
-    """At a first start before anything is written; at a later one when Spark says where the query stands."""
-    service.append("q", numbered("q", 0, 5))
-    with_checkpoint(service, tmp_path / "other").step()
-    query = EarlierQuery(service.url, tmp_path / "c", checkpoint=str(tmp_path / "other"))
-    with pytest.raises(OptionError, match="other has batches, and this query has none yet"):
-        query.step()
-    assert not any((tmp_path / "c" / "offsets").iterdir())
-    del query.options["checkpoint"]
-    query.restart()
-    assert query.step()
-    service.append("q", numbered("q", 5, 9))
-    assert query.step()
-    query.options["checkpoint"] = str(tmp_path / "other")
-    with pytest.raises(OptionError, match="has no batch that ends where this query stands"):
-        query.restart()
-
-
-def test_a_first_batch_with_a_wrong_new_checkpoint_loses_nothing(service: ThreadedService, tmp_path: Path) -> None:
-    """The checkpoint of a query that has never run looks like the right one before the first batch is planned.
-
-    The batch is refused then. With the right path it runs again, from where it began.
-    """
-    service.append("q", numbered("q", 0, 5))
-    with_checkpoint(service, tmp_path / "other")
-    query = EarlierQuery(service.url, tmp_path / "c", checkpoint=str(tmp_path / "other"))
-    with pytest.raises(OptionError, match="has no batch that ends where this query stands"):
-        query.step()
-    query.options["checkpoint"] = str(tmp_path / "c")
-    query.restart()
-    assert query.step() and query.rows == rows_of("default", "q", 0, 5)
 
 
 def test_sparks_wrapper_for_available_now_is_refused(service: ThreadedService, tmp_path: Path) -> None:
@@ -246,54 +168,14 @@ def test_a_spark_that_does_not_say_where_it_stands_reads_each_record_once(
 
 
 def test_an_empty_log_makes_one_empty_batch(service: ThreadedService, tmp_path: Path) -> None:
-    """A first start without queues stores an offset that has none, which a restart continues."""
-    query = with_checkpoint(service, tmp_path / "c")
-    assert query.step() and not any(Offset.decode(query.end(0)).positions.values())
+    """A first start without queues stores nothing that a restart does not continue."""
+    query = EarlierQuery(service.url, tmp_path / "c")
+    query.step()
     query.restart()
     service.append("q", numbered("q", 0, 3))
     while query.step():
         pass
     assert query.rows == rows_of("default", "q", 0, 3)
-
-
-def test_a_run_that_ends_reports_its_end_to_the_drain(service: ThreadedService, tmp_path: Path) -> None:
-    """It reads what stood at the first trigger, in batches with limits, and requests nothing after that."""
-    report = str(tmp_path / "report")
-    service.append("q", numbered("q", 0, 10))
-    query = with_checkpoint(service, tmp_path / "c", stopAtEnd="true", reportTo=report, maxRecordsPerTrigger="4")
-    while query.step():
-        assert not said(report)["ended"]
-        service.append("q", [b"later"])
-    assert [row[2] for row in query.rows] == list(range(10))
-    assert said(report) == {
-        "waiting": {"default": 3},
-        "retries": ANY,  # of the whole process
-        "held": [],
-        "down": {},
-        "planned_bytes": sum(map(len, numbered("q", 0, 10))),
-        "ended": True,
-    }
-    service.stop()
-    assert not query.step()
-    service.start()
-
-
-def test_the_first_batch_of_a_drain_has_limits_wherever_its_checkpoint_is(
-    service: ThreadedService, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """On hdfs:// or s3a:// the data source cannot read it; a restart finds its place all the same."""
-    service.append("q", numbered("q", 0, 10))
-    options = {"reportTo": str(tmp_path / "report"), "maxRecordsPerTrigger": "4"}
-    query = EarlierQuery(service.url, tmp_path / "c", **options)
-    for count in (4, 8, 10):
-        assert query.step() and len(query.rows) == count
-        query.restart()
-    assert query.rows == rows_of("default", "q", 0, 10) and messages(caplog) == []
-
-
-def said(path: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(read_report(path) or "{}")
-    return found
 
 
 def test_only_an_offset_that_begins_queues_has_the_newer_version(service: ThreadedService, tmp_path: Path) -> None:
@@ -304,9 +186,7 @@ def test_only_an_offset_that_begins_queues_has_the_newer_version(service: Thread
     service.append("q", numbered("q", 5, 6))
     query.step()
     assert [query.end(batch)["version"] for batch in (0, 1)] == [4, 3]
-    first = Offset.decode(query.end(0))
-    assert [list(queues.items()) for queues in first.first.values()] == [[("q", 0)]]
-    assert Offset.decode(first.encode()) == first
+    assert [first_of(query.end(0), log) for log in logs_of(query.end(0))] == [{"q": 0}]
 
 
 @pytest.mark.skipif(not PASSES_LIMITS, reason="this pyspark has no reader that gets a start")
@@ -327,9 +207,7 @@ def test_every_record_is_read_once(service: ThreadedService, tmp_path: Path, see
     """Whatever happens between the calls: appends, new and recreated queues, crashes before the commit, restarts."""
     chance = random.Random(seed)
     release = chance.choice([{}, {"truncate": "true"}, {"consumer": "lake"}])
-    place = tmp_path / "c"
-    known = chance.choice([{}, {"checkpoint": str(place)}])
-    query = EarlierQuery(service.url, place, maxRecordsPerTrigger="7", **release, **known)
+    query = EarlierQuery(service.url, tmp_path / "c", maxRecordsPerTrigger="7", **release)
     kept = QueueOptions(keep="until_acknowledged") if "consumer" in release else None
     expected: list[Row] = []
     ends: dict[str, int] = {}
@@ -355,5 +233,3 @@ def test_every_record_is_read_once(service: ThreadedService, tmp_path: Path, see
     while query.step():
         pass
     assert sorted(query.rows) == sorted(expected)
-    if known and release:
-        assert not any(service.records().values())

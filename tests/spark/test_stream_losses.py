@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mrecordlog_async.options import QueueOptions
+from mrecordlog_async.protocol.calls import ServiceCall
 from mrecordlog_async.servers.names import Endpoint
-from mrecordlog_async.spark.positions.offsets import DataLossError, HeldBackError
-from mrecordlog_async.spark.services.client import ServiceClient
-from mrecordlog_async.spark.services.connection import ServiceConnection
+from mrecordlog_async.spark.log_server import LogServer, Patience
+from mrecordlog_async.spark.losses import ServersHeldError, UnreadLossError
 from tests.spark.canned import misbehaving
 from tests.spark.query import Query, rows_of
 from tests.spark.services import ThreadedService, numbered
@@ -25,7 +26,7 @@ def test_a_recreated_queue_is_noticed(service: ThreadedService) -> None:
     service.delete("q")
     service.append("q", numbered("new", 0, 50))
     query.restart()
-    with pytest.raises(DataLossError, match="deleted and recreated; positions 5 to 7 were not read"):
+    with pytest.raises(UnreadLossError, match="deleted and recreated; positions 5 to 7 were not stored"):
         query.step()
     assert service.positions("q") == (0, 50), "nothing of the new queue was truncated"
 
@@ -58,7 +59,7 @@ def test_a_queue_deleted_with_unread_records_is_a_loss(service: ThreadedService)
     service.delete("q")
     query.restart()
     for _ in range(2):
-        with pytest.raises(DataLossError, match="queue 'q': it was deleted; positions 5 to 504 were not read"):
+        with pytest.raises(UnreadLossError, match="queue 'q': it was deleted; positions 5 to 504 were not stored"):
             query.step()
     query.options["failOnDataLoss"] = "false"
     query.drain()
@@ -72,7 +73,7 @@ def test_a_log_replaced_by_an_empty_one_is_refused(service: ThreadedService) -> 
     query.drain()
     service.replace_by_nothing()
     query.restart()
-    with pytest.raises(DataLossError, match=r"no server has it; .* is new and empty"):
+    with pytest.raises(ServersHeldError, match=r"no server has it; .* is new and empty"):
         query.step()
 
 
@@ -81,10 +82,9 @@ def test_records_truncated_by_another_client_are_a_loss(service: ThreadedService
     service.append("q", numbered("q", 0, 20))
     query = Query(service.url, maxRecordsPerTrigger="5")
     query.step()
-    query.step()
     service.truncate("q", 9)
     with pytest.raises(
-        DataLossError, match="positions 5 to 9 were truncated before they were read, by another program"
+        UnreadLossError, match="positions 5 to 9 were truncated before they were stored, by another program"
     ):
         query.step()
     query.options["failOnDataLoss"] = "false"
@@ -107,7 +107,7 @@ def test_records_of_a_new_queue_that_were_truncated_unread_are_a_loss(
     service.truncate(name, 2)
     query.restart()
     for _ in range(2):
-        with pytest.raises(DataLossError, match=f"queue '{name}': .*positions 0 to 2 were truncated before they were"):
+        with pytest.raises(UnreadLossError, match=f"queue '{name}': .*positions 0 to 2 were truncated before"):
             query.step()
     assert service.positions(name) == (3, 8), "nothing of the new queue was truncated"
     query.options["failOnDataLoss"] = "false"
@@ -139,13 +139,12 @@ def test_a_planned_batch_of_a_deleted_queue_is_a_loss(service: ThreadedService, 
     service.append("q", numbered("q", 0, 20))
     service.append("r", numbered("r", 0, 5))
     query = Query(service.url)
-    query.step()
     query.step(die_before_commit=True)
     service.delete("q")
     if recreated:
         service.append("q", numbered("new", 0, 20))
     for _ in range(2):
-        with pytest.raises(DataLossError, match="'q'"):
+        with pytest.raises(UnreadLossError, match="'q'"):
             query.step()
         query.restart()
     query.options["failOnDataLoss"] = "false"
@@ -161,10 +160,9 @@ def test_a_planned_batch_that_is_gone_is_a_loss(service: ThreadedService) -> Non
     """If planned records are truncated before they are read, the batch fails instead of having fewer rows."""
     service.append("q", numbered("q", 0, 20))
     query = Query(service.url)
-    query.step()
     query.step(die_before_commit=True)
     service.truncate("q", 9)
-    with pytest.raises(DataLossError, match="0 to 19 are no longer as planned: records before 10 were truncated"):
+    with pytest.raises(UnreadLossError, match="0 to 19 are no longer as planned: records before 10 were truncated"):
         query.step()
     query.options["failOnDataLoss"] = "false"
     query.restart()
@@ -178,10 +176,9 @@ def test_a_planned_batch_of_a_log_that_went_back_says_so(service: ThreadedServic
     service.keep_copy(tmp_path / "copy")
     service.append("q", numbered("q", 12, 20))
     query = Query(service.url)
-    query.step()
     query.step(die_before_commit=True)
     service.go_back(tmp_path / "copy")
-    with pytest.raises(HeldBackError, match="the log ends at 12, so it went back; serve its newest state again"):
+    with pytest.raises(UnreadLossError, match="the log ends at 12, so it went back: serve its newest state again"):
         query.step()
     query.options["failOnDataLoss"] = "false"
     query.restart()
@@ -196,8 +193,9 @@ def test_records_that_their_queue_dropped_are_a_loss(service: ThreadedService) -
     service.append("q", numbered("q", 0, 5))
     query = Query(service.url)
     query.step()
-    service.append("q", numbered("q", 5, 12))
-    with pytest.raises(DataLossError, match=r"truncated before they were read, .* or by max_age or drop_oldest"):
+    for start in (5, 11):
+        service.append("q", numbered("q", start, start + 6))
+    with pytest.raises(UnreadLossError, match=r"truncated before they were stored, .* or by max_age or drop_oldest"):
         query.step()
 
 
@@ -223,13 +221,14 @@ def test_a_truncate_without_a_response_does_not_fail_the_query(
     service.append("q", numbered("q", 0, 5))
     query = Query(service.url, truncate="true")
     query.step()
-    query.step()
-    truncate = ServiceClient.truncate
+    send = LogServer.send
     with misbehaving(broken) as (url, _):
-        other = ServiceClient(
-            ServiceConnection(Endpoint(url, name="default"), token=None, timeout_seconds=1, retries=0)
-        )
-        monkeypatch.setattr(ServiceClient, "truncate", lambda self, *args, **more: truncate(other, *args, **more))
+        other = LogServer("default", Endpoint(url), patience=Patience(1.0, 0))
+
+        def broken_truncate(server: LogServer, call: ServiceCall[Any], log: str = "") -> Any:
+            return send(other if call.path == "/v1/truncate" else server, call, log)
+
+        monkeypatch.setattr(LogServer, "send", broken_truncate)
         assert not query.step()
         other.close()
     assert service.positions("q") == (0, 5)

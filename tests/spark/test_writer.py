@@ -8,12 +8,11 @@ import pyarrow as pa
 import pytest
 
 from mrecordlog_async import Limits
-from mrecordlog_async.spark.rows.blocks import MalformedRowsError
-from mrecordlog_async.spark.services.connection import ServiceRefusedError
-from mrecordlog_async.spark.settings.option_values import OptionError
-from mrecordlog_async.spark.settings.options import Options
-from mrecordlog_async.spark.source import writer
-from mrecordlog_async.spark.source.writer import PositionConflictError, Written, check_columns, write_rows
+from mrecordlog_async.spark import log_writer
+from mrecordlog_async.spark.blocks import MalformedRowsError
+from mrecordlog_async.spark.connection import ServiceRefusedError
+from mrecordlog_async.spark.log_writer import PositionConflictError, Written, check_columns, write_rows
+from mrecordlog_async.spark.options import OptionError, Options
 from tests.spark.conftest import NewService
 from tests.spark.services import ThreadedService, numbered
 
@@ -42,7 +41,7 @@ def test_what_is_written_again_is_stored_once(service: ThreadedService) -> None:
 def test_a_task_that_stopped_half_way_is_continued(service: ThreadedService, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block that is partly stored is cut where the log ends, and the rest is appended."""
     write(service, rows("q", 0, 30))
-    monkeypatch.setattr(writer, "APPEND_RECORDS", 20)
+    monkeypatch.setattr(log_writer, "APPEND_RECORDS", 20)
     assert write(service, rows("q", 0, 100)) == Written(100, 30)
     assert service.records() == {"q": expected("q", 0, 100)}
 
@@ -92,7 +91,7 @@ def test_gaps_and_several_queues(service: ThreadedService) -> None:
 
 def test_large_rows_are_sent_in_pieces(service: ThreadedService, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many rows Spark passes, a request stays near its size limit."""
-    monkeypatch.setattr(writer, "APPEND_BYTES", 1_000)
+    monkeypatch.setattr(log_writer, "APPEND_BYTES", 1_000)
     batch = pa.RecordBatch.from_pydict({"payload": [bytes([n]) * 400 for n in range(10)] + [bytes(5_000)]})
     assert write(service, batch, queue="q") == Written(11, 0)
     assert [len(payload) for _, payload in service.records()["q"]] == [400] * 10 + [5_000]

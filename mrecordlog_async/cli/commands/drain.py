@@ -25,7 +25,7 @@ def add_parser(command_line: Parser) -> Parser:
 def run(arguments: argparse.Namespace) -> int:
     """Drain until everything is stored, or forever with --every."""
     from mrecordlog_async.spark import drain_command
-    from mrecordlog_async.spark.services.connection import ServerDownError
+    from mrecordlog_async.spark.connection import ServerDownError
 
     try:
         return drain_command.run(arguments)

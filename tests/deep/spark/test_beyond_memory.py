@@ -14,12 +14,12 @@ from deltalake import DeltaTable
 
 from mrecordlog_async import Limits, QueueOptions
 from mrecordlog_async.model import TICK_NS, time_of_tick
+from mrecordlog_async.spark.connection import ServiceRefusedError
 from mrecordlog_async.spark.drain_call import DrainOptions, drain
+from mrecordlog_async.spark.log_table import LogTable
 from mrecordlog_async.spark.losses import UnreadLossError
+from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.output import BatchFailedError
-from mrecordlog_async.spark.services.connection import ServiceRefusedError
-from mrecordlog_async.spark.settings.options import Options
-from mrecordlog_async.spark.source.reader import LogReader
 from mrecordlog_async.support.clock import Clock
 from tests import damage
 from tests.spark.conftest import NewService
@@ -193,7 +193,7 @@ def damage_segment(directory: Path, at: int) -> None:
 def test_damage_stops_a_task_and_names_the_file(twins: Twins, at: int) -> None:
     """At the beginning of a range, or after a part of the response: at once, and not as a server that is down."""
     damage_segment(twins.small.directory, at)
-    reader = LogReader(Options.parse({"servers": twins.small.url}))
+    reader = LogTable(Options.parse({"servers": twins.small.url}))
     partitions = reader.partitions()
     with pytest.raises(ServiceRefusedError, match=r"500: .*wal-\d+ at offset") as raised:
         for partition in partitions:
@@ -205,7 +205,7 @@ def test_damage_stops_a_task_and_names_the_file(twins: Twins, at: int) -> None:
         "startingOffsets": '{"default": {"a": 3900}}',
         "endingOffsets": '{"default": {"a": 4000}}',
     }
-    other = LogReader(Options.parse({"servers": twins.small.url, **narrow}))
+    other = LogTable(Options.parse({"servers": twins.small.url, **narrow}))
     assert sum(batch.num_rows for partition in other.partitions() for batch in other.read(partition)) == 100
 
 

@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from mrecordlog_async.model import Run
+from mrecordlog_async.protocol import calls
 from mrecordlog_async.spark import __main__ as job
 from mrecordlog_async.spark.process.java import NoJavaError, ensure_java
 from mrecordlog_async.spark.process.python import ensure_python
@@ -88,13 +89,13 @@ def fill(url: str) -> None:
     """Append to two queues."""
     client = client_of("a", url)
     for queue in ("q", "r"):
-        client.append(queue, [Run.of(0, numbered(queue, 0, RECORDS))], position=0, create=True)
+        client.send(calls.append_runs(queue, 0, [Run.of(0, numbered(queue, 0, RECORDS))], create=True))
     client.close()
 
 
 def left(url: str) -> list[tuple[str, int, int]]:
     """Return what the log still holds: queue, number of records, next position."""
     client = client_of("a", url)
-    found = [(queue.queue, queue.records, queue.next_position) for queue in client.queues()]
+    found = [(queue.queue, queue.records, queue.next_position) for queue in client.listing().queues.values()]
     client.close()
     return found

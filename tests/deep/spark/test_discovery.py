@@ -76,6 +76,6 @@ def test_an_error_in_the_package_disables_nothing_else() -> None:
         "import sys, types\n"
         "class Broken(types.ModuleType):\n"
         "    def __getattr__(self, name): raise ValueError('broken')\n"
-        "sys.modules['mrecordlog_async.spark.source.source'] = Broken('source')\n" + USE
+        "sys.modules['mrecordlog_async.spark.data_source'] = Broken('source')\n" + USE
     )
     assert "ValueError: broken" in told

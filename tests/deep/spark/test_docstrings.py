@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import mrecordlog_async.spark as spark_package
-from mrecordlog_async.spark.source.source import RecordLogDataSource
+from mrecordlog_async.spark.data_source import RecordLogDataSource
 from tests.spark.services import ThreadedService
 
 if TYPE_CHECKING:
@@ -22,13 +22,13 @@ HOME = Path(spark_package.__file__ or "").parent
 
 
 def test_the_session_of_the_data_source_runs(spark: SparkSession, service: ThreadedService) -> None:
-    """The table, directory, stream and write examples run as printed."""
+    """The table, stream and write examples run as printed."""
     service.append("q", [b"one", b"two"])
     lines = inspect.cleandoc(RecordLogDataSource.__doc__ or "").splitlines()
     code = textwrap.dedent("\n".join(line for line in lines if line.startswith(" " * 4)))
-    assert code.count('format("mrecordlog")') == 4
+    assert code.count('format("mrecordlog")') == 3
     code = code.replace("a=http://h1:8080,b=http://h2:8080", f"a={service.url}")
-    code = code.replace("http://127.0.0.1:8080", service.url).replace("/var/lib/log", str(service.directory))
+    code = code.replace("http://127.0.0.1:8080", service.url)
     names: dict[str, Any] = {"spark": spark}
     names["frame"] = spark.createDataFrame([("q", bytearray(b"three"))], "queue string, payload binary")
     exec(code, names)

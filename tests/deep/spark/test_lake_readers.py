@@ -16,9 +16,9 @@ from msgspec.structs import replace
 
 from mrecordlog_async.model import POSITION_MAX
 from mrecordlog_async.spark import parquet_writer
+from mrecordlog_async.spark.blocks import READ_SCHEMA
 from mrecordlog_async.spark.delta_output import DeltaOutput
 from mrecordlog_async.spark.parquet_writer import directory_of
-from mrecordlog_async.spark.rows.blocks import READ_SCHEMA
 from mrecordlog_async.spark.table_files import TableFiles
 from tests.deep.cases import step
 from tests.docs.blocks import ROOT, blocks

@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from mrecordlog_async.spark.positions.offsets import DataLossError
+from mrecordlog_async.spark.losses import ServersHeldError, UnreadLossError
+from mrecordlog_async.spark.state import QueueAt
 from tests.spark.query import Query
 from tests.spark.services import ThreadedService
 
@@ -103,8 +104,8 @@ class Campaign:
         self.widen()
         queue = self.random.choice(sorted(listing))
         unread = {payload for _, payload in service.records()[queue]} - self.read()
-        known = self.query.positions.get(name, {}).get(queue, [0, 0])
-        ours = known[0] == listing[queue].id
+        known = self.query.positions.get(name, {}).get(queue, QueueAt(0, 0))
+        ours = known.id == listing[queue].id
         service.delete(queue)
         self.deleted.add((name, listing[queue].id))
         self.copies.pop(name, None)  # restored, it would bring the queue back that the checkpoint has forgotten
@@ -152,14 +153,14 @@ class Campaign:
         try:
             self.finish_batch()
             self.query.step(ReadMaxRows(1))
-        except DataLossError:
+        except (UnreadLossError, ServersHeldError):
             return True
-        return bool(self.query.reader._state.held.sentences)  # the other log goes on
+        return bool(self.query.reader._logs.trouble.held)  # the other log goes on
 
     def refused_until_accepted(self, *, again: str | None = None) -> None:
         """Check that the query is refused, even after a restart; then accept it. again: the log that went back."""
         for _ in range(2):
-            with pytest.raises(DataLossError) as refused:
+            with pytest.raises((UnreadLossError, ServersHeldError)) as refused:
                 self.finish_batch()
                 self.query.drain()
             self.refusals["went back" if "went back" in str(refused.value) else "deleted"] += 1

@@ -128,7 +128,7 @@ def test_a_pyspark_without_data_sources_is_told_what_to_do_instead() -> None:
     programs = (
         "from mrecordlog_async.spark import session\ntry: session.spark_session()\n"
         "except ImportError as e: sys.exit(e)",
-        "try: import mrecordlog_async.spark.source.source\nexcept ImportError as e: sys.exit(e)",
+        "try: import mrecordlog_async.spark.data_source\nexcept ImportError as e: sys.exit(e)",
         "import runpy; sys.argv[1:] = 'drain --server http://h --output o'.split()\n"
         "runpy.run_module('mrecordlog_async.spark', run_name='__main__')",
     )

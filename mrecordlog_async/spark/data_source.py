@@ -9,34 +9,31 @@ from __future__ import annotations
 import sys
 from collections.abc import MutableMapping
 from functools import cached_property
-from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import (
+from mrecordlog_async.spark.process.offers import refuse_without_data_sources
+
+refuse_without_data_sources()  # before the next import fails with the name of a module of pyspark
+
+from pyspark.sql.datasource import (  # noqa: E402  # see above
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
     DataSourceStreamReader,
     DataSourceStreamWriter,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructType  # noqa: E402
 
-from mrecordlog_async.spark.settings.option_values import OptionError
-from mrecordlog_async.spark.settings.options import Options
-from mrecordlog_async.support.gc_tuning import RARE_THRESHOLD, calm_collector
+from mrecordlog_async.spark.options import OptionError, Options  # noqa: E402
+from mrecordlog_async.support.gc_tuning import RARE_THRESHOLD, calm_collector  # noqa: E402
 
-if TYPE_CHECKING:
-    from mrecordlog_async.spark.source.directory import DirectoryReader
-    from mrecordlog_async.spark.source.reader import LogReader
-
-SCHEMA = "server string, queue string, queue_id bigint, position bigint, timestamp timestamp, payload binary"
 POSITIONS_SCHEMA = "server string, queue string, queue_id bigint, position bigint, timestamp timestamp"
+SCHEMA = f"{POSITIONS_SCHEMA}, payload binary"
 
 
 class RecordLogDataSource(DataSource):
     """The queues of one or many logs, as a table or a stream.
 
         spark.read.format("mrecordlog").option("servers", "http://127.0.0.1:8080").load()
-        spark.read.format("mrecordlog").load("/var/lib/log")               # a directory, on this machine
         spark.readStream.format("mrecordlog").option("servers", "a=http://h1:8080,b=http://h2:8080").load()
         frame.write.format("mrecordlog").option("servers", "http://127.0.0.1:8080").mode("append").save()
 
@@ -84,13 +81,15 @@ class RecordLogDataSource(DataSource):
         """
         self.parsed.check_batch_read()
         self._check_schema(schema)
-        return self._batch_reader()
+        from mrecordlog_async.spark.log_table import LogTable
+
+        return LogTable(self.parsed)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         """Return the reader of a stream. Arguments and errors are those of `reader`."""
         self.parsed.check_stream_read()
         self._check_schema(schema)
-        from mrecordlog_async.spark.source.stream import stream_reader
+        from mrecordlog_async.spark.log_stream import stream_reader
 
         if _is_stream_process():
             calm_collector(RARE_THRESHOLD)
@@ -103,25 +102,16 @@ class RecordLogDataSource(DataSource):
             OptionError: the columns or the options do not describe a write, or *overwrite* is set: it is not supported.
         """
         self._check_write(schema, overwrite)
-        from mrecordlog_async.spark.source.writer import LogWriter
+        from mrecordlog_async.spark.log_writer import LogWriter
 
         return LogWriter(self.parsed)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Return the writer of a stream. Arguments and errors are those of `writer`."""
         self._check_write(schema, overwrite)
-        from mrecordlog_async.spark.source.writer import LogStreamWriter
+        from mrecordlog_async.spark.log_writer import LogStreamWriter
 
         return LogStreamWriter(self.parsed)
-
-    def _batch_reader(self) -> LogReader | DirectoryReader:
-        if self.parsed.path is not None:
-            from mrecordlog_async.spark.source.directory import DirectoryReader
-
-            return DirectoryReader(self.parsed)
-        from mrecordlog_async.spark.source.reader import LogReader
-
-        return LogReader(self.parsed)
 
     def _check_schema(self, schema: StructType) -> None:
         """Raise OptionError if the user gave a schema other than the columns that are read."""
@@ -137,7 +127,7 @@ class RecordLogDataSource(DataSource):
             raise OptionError(
                 "mode('overwrite') is not supported, because rows can only be appended to a log; use mode('append')"
             )
-        from mrecordlog_async.spark.source.writer import check_columns
+        from mrecordlog_async.spark.log_writer import check_columns
 
         check_columns({field.name: field.dataType.simpleString() for field in schema}, self.parsed.queue)
 

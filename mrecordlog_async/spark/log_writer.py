@@ -17,20 +17,31 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.model import Run
-from mrecordlog_async.spark.rows.blocks import MalformedRowsError, RowRun, row_runs
-from mrecordlog_async.spark.rows.stream_writer import StreamArrowWriter
-from mrecordlog_async.spark.services.client import ServiceClient
-from mrecordlog_async.spark.services.connection import ServiceRefusedError
-from mrecordlog_async.spark.services.fleet import Fleet
-from mrecordlog_async.spark.settings.option_values import OptionError
-from mrecordlog_async.spark.settings.options import Options
+from mrecordlog_async.protocol import calls
+from mrecordlog_async.servers.names import Endpoint
+from mrecordlog_async.spark.blocks import MalformedRowsError, RowRun, row_runs
+from mrecordlog_async.spark.connection import ServiceRefusedError
+from mrecordlog_async.spark.log_server import LogServer, Patience
+from mrecordlog_async.spark.options import OptionError, Options
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+else:
+    try:
+        from pyspark.sql.datasource import DataSourceStreamArrowWriter
+    except ImportError:
+        from pyspark.sql.datasource import DataSourceStreamWriter
+
+        class DataSourceStreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):
+            """Writer for Spark 4.0, where a DataSourceArrowWriter gets Arrow batches even in a stream."""
+
 
 logger = logging.getLogger("mrecordlog_async.spark")
 
@@ -84,7 +95,7 @@ class LogWriter(_Writes, DataSourceArrowWriter):
         logger.warning("the write failed; the rows of finished tasks stay in the log")
 
 
-class LogStreamWriter(_Writes, StreamArrowWriter):
+class LogStreamWriter(_Writes, DataSourceStreamArrowWriter):
     """Writes the batches of a stream."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
@@ -126,10 +137,13 @@ def check_columns(columns: Mapping[str, str], queue: str | None) -> None:
 
 
 def write_rows(options: Options, batches: Iterable[pa.RecordBatch]) -> Written:
-    """Store rows, block by block, in the order in which they arrive."""
-    (server,) = options.servers
-    with closing(Fleet(options).client(server.name)) as client:
-        appender = Appender(client, Conflicts(), create=options.create_queues)
+    """Store rows in the order in which they arrive. Raises MalformedRowsError, PositionConflictError."""
+    (endpoint,) = options.servers
+    assert isinstance(endpoint, Endpoint), "the options were checked"
+    token = options.tokens.get(endpoint.name, options.token)
+    patience = Patience(options.timeout_seconds, options.retries)
+    with closing(LogServer(endpoint.name, endpoint, token, patience=patience)) as server:
+        appender = Appender(server, create=options.create_queues)
         for batch in batches:
             for row_run in row_runs(batch, options.queue):
                 appender.add(row_run)
@@ -137,42 +151,12 @@ def write_rows(options: Options, batches: Iterable[pa.RecordBatch]) -> Written:
         return appender.written
 
 
-class OnConflict(Protocol):
-    """Decides about rows at positions that the log has assigned already."""
-
-    def admitted(self, queue: str, runs: list[Run]) -> list[Run]:
-        """Return the part of *runs*, all of one queue, that may still be stored."""
-        ...
-
-    def conflict(self, queue: str, position: int, runs: list[Run], next_position: int) -> None:
-        """Take *runs* from *position* on, whose positions, all below *next_position*, are taken or skipped."""
-        ...
-
-
-class Conflicts:
-    """Fails a write at the first conflict."""
-
-    def admitted(self, queue: str, runs: list[Run]) -> list[Run]:
-        """Return *runs*."""
-        return runs
-
-    def conflict(self, queue: str, position: int, runs: list[Run], next_position: int) -> None:
-        """Raise PositionConflictError."""
-        records = sum(run.record_count for run in runs)
-        raise PositionConflictError(
-            f"queue {queue!r}: positions {position} to {position + records - 1} are taken by different records, and "
-            f"the next position is {next_position}. Make sure that nothing else writes to the queue, and that each "
-            f"queue is in one task: {IN_ORDER}"
-        )
-
-
 class Appender:
     """Gathers consecutive runs of one queue and appends them together."""
 
-    def __init__(self, client: ServiceClient, on_conflict: OnConflict, *, create: bool) -> None:
+    def __init__(self, server: LogServer, *, create: bool) -> None:
         self.written = Written()
-        self._client = client
-        self._on_conflict = on_conflict
+        self._server = server
         self._create = create
         self._waiting: list[RowRun] = []
         self._bytes = 0
@@ -192,10 +176,6 @@ class Appender:
             self._records += run.record_count
             if self._bytes >= self._bytes_max or self._records >= APPEND_RECORDS:
                 self.flush()
-
-    def due(self, queue: str) -> int:
-        """Return the position after the last row of *queue* that was accepted; 0 before the first."""
-        return self._due.get(queue, 0)
 
     def flush(self) -> None:
         """Store the rows gathered so far."""
@@ -224,12 +204,9 @@ class Appender:
 
     def _put(self, queue: str, position: int | None, runs: list[Run]) -> None:
         """Append *runs*; if the service refuses the position, some or all of the rows may be stored already."""
-        runs = self._on_conflict.admitted(queue, runs)
-        if not runs:
-            return
         records = sum(run.record_count for run in runs)
         try:
-            answer = self._client.append(queue, runs, position=position, create=self._create)
+            response = self._server.send(calls.append_runs(queue, position, runs, create=self._create))
         except ServiceRefusedError as error:
             if error.status == TOO_LARGE and records > 1:
                 self._put_halves(queue, position, runs, records)
@@ -239,7 +216,7 @@ class Appender:
             self._put_overlapping(queue, position, runs, records, int(error.problem["next_position"]))
             return
         self.written.records += records
-        self.written.repeated += records if answer.duplicate else 0
+        self.written.repeated += records if response.duplicate else 0
 
     def _put_halves(self, queue: str, position: int | None, runs: list[Run], records: int) -> None:
         """Store what is too large for one append in two, and gather less from here on."""
@@ -254,7 +231,7 @@ class Appender:
             self._put(queue, position, before)
             self._put(queue, next_position, after)
             return
-        first = min(self._client.queue(queue).first_position, position + records)
+        first = min(self._server.send(calls.queue_summary(queue)).first_position, position + records)
         if position < first:
             # They were stored, read and truncated in the meantime: the log does not assign a position twice.
             logger.warning(
@@ -266,7 +243,11 @@ class Appender:
             if kept:
                 self._put(queue, first, kept)
             return
-        self._on_conflict.conflict(queue, position, runs, next_position)
+        raise PositionConflictError(
+            f"queue {queue!r}: positions {position} to {position + records - 1} are taken by different records, and "
+            f"the next position is {next_position}. Make sure that nothing else writes to the queue, and that each "
+            f"queue is in one task: {IN_ORDER}"
+        )
 
 
 def _cut_at(runs: Iterable[Run], records: int) -> tuple[list[Run], list[Run]]:

@@ -21,7 +21,7 @@ from mrecordlog_async.protocol.log_schemas import LogResponse
 from mrecordlog_async.servers.names import Endpoint, Lookup
 from mrecordlog_async.servers.outages import LOOK_SECONDS
 from mrecordlog_async.servers.resolve import look_up
-from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
 
 logger = logging.getLogger("mrecordlog_async.spark")
 
