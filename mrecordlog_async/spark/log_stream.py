@@ -81,6 +81,7 @@ class LogStreamBase(DataSourceStreamReader):
         self._surveys: Mapping[str, Survey] = {}
         self._released: Json | None = None  # up to which offset the logs were last released
         self._reached = set[str]()
+        self._missed = dict[str, float]()  # servers that a DNS name does not have → since when a run waits for them
         self._named_exist = options.subscription.names is None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -168,10 +169,10 @@ class LogStreamBase(DataSourceStreamReader):
         if self._options.when_down is not WhenDown.FAIL_AT_END:
             return False
         for name in trouble.down:
-            thread = self._logs.threads.get(name)  # None for a DNS name that was not found
-            since = None if thread is None else thread.absence.since
-            waited = self._options.server_wait_seconds if since is None else _clock() - since
-            if name not in self._reached or waited >= self._options.server_wait_seconds:
+            thread = self._logs.threads.get(name)  # None where a DNS name does not have it
+            since = self._missed.setdefault(name, _clock()) if thread is None else thread.absence.since
+            is_new = thread is not None and name not in self._reached
+            if is_new or since is None or _clock() >= since + self._options.server_wait_seconds:
                 raise self._failure(name, trouble.down)
         return bool(trouble.down)
 
@@ -202,7 +203,8 @@ class LogStreamBase(DataSourceStreamReader):
                 return surveys, down
             for name in down:
                 refused = isinstance(self._logs.failures.get(name), ServiceRefusedError)
-                if refused or name not in self._reached or _clock() >= deadline:
+                is_new = name in self._logs.threads and name not in self._reached
+                if refused or is_new or _clock() >= deadline:
                     raise self._failure(name, down)
             if len(surveys) == len(self._logs.threads) and not down:
                 return surveys, down
@@ -302,6 +304,7 @@ def _surveyor(options: Options) -> Surveyor:
         allow_loss=not options.fail_on_data_loss,
         accept_went_back=options.accept_went_back or not options.fail_on_data_loss,
         skip_down=True,  # what becomes of the query is decided by the reader
+        forget=options.forget,
         min_records=options.records_min,
         max_delay_seconds=options.delay_seconds,
     )

@@ -32,6 +32,8 @@ def encoded(logs: Mapping[str, LogState], first: Mapping[str, Mapping[str, int]]
     for log, each in sorted(logs.items()):
         queues = {name: list(at) for name, at in sorted(each.queues.items())}
         found[log] = {"server": each.server, "at": each.at and list(each.at), "queues": queues}
+        if each.origin:
+            found[log]["origin"] = each.origin
         if first.get(log):
             found[log]["first"] = dict(sorted(first[log].items()))
     return {"version": WITH_FIRST if any(first.values()) else VERSION, "logs": found}
@@ -75,4 +77,4 @@ def _log_of(log: str, each: Mapping[str, Any]) -> LogState:
             "once with the version that made it"
         )
     queues = {name: QueueAt(queue_id, at) for name, (queue_id, at) in each["queues"].items()}
-    return LogState(each["server"], LogAt(*each["at"]) if each["at"] else None, queues)
+    return LogState(each["server"], LogAt(*each["at"]) if each["at"] else None, queues, each.get("origin", ""))

@@ -127,6 +127,7 @@ def survey(server: LogServer, listing: LogListing, whole: LogListing, state: Dra
         base = None  # other records are at its positions: nothing is truncated by them, and all is stored again
     ended = _ended(server, base, whole, wish)
     after, lost = continued(base, server.name, listing, ended, all_queues=wish.includes is everything)
+    after = replace(after, origin=server.endpoint.origin)
     is_placed = known is None and wish.begins is not None
     if wish.begins is not None and is_placed:
         begins = wish.begins(server, listing)

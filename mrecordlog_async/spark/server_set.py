@@ -19,7 +19,11 @@ from mrecordlog_async.spark.server_thread import ServerThread
 
 
 class ServerSet:
-    """The servers that *given* stand for. For one thread."""
+    """The servers that *given* stand for. For one thread.
+
+    Attributes:
+        origins: What the options call a DNS name → the name.
+    """
 
     def __init__(
         self,
@@ -45,6 +49,7 @@ class ServerSet:
         self._threads = {each.name: ServerThread(self.server(each), consumer) for each in named}
         self._discovery = Discovery(lookups, frozenset(self._threads), self._identify)
         self._has_lookups = bool(lookups)
+        self.origins = {each.name: str(each) for each in lookups}
 
     def server(self, endpoint: Endpoint, *, seconds: float | None = None) -> LogServer:
         """Return a client of the server at *endpoint*, with its token. seconds: longest silence of the service."""

@@ -41,11 +41,13 @@ class LogState(msgspec.Struct, frozen=True, omit_defaults=True):
         server: The name under which it was read last.
         at: The log's state when it was listed; None if nothing was ever stored in it.
         queues: How far each queue is stored, by name.
+        origin: What the options call the DNS name by which the server was found; "" if it was named itself.
     """
 
     server: str = ""
     at: LogAt | None = None
     queues: dict[str, QueueAt] = {}
+    origin: str = ""
 
 
 class DrainState(msgspec.Struct, frozen=True, omit_defaults=True):

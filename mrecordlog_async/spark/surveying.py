@@ -124,7 +124,21 @@ class Surveyor:
                 thread.taken()
                 self._take(thread, job, state, found, down)
         self._has_begun = True
+        for name, error in self._vanished(state, found).items():
+            down[name], self.failures[name] = error.reason, error
         return found, down
+
+    def _vanished(self, state: DrainState, found: Mapping[str, Survey]) -> dict[str, ServerDownError]:
+        """Return the servers that have no address any more: their DNS names had them in an earlier run."""
+        logs = {each.listing.log for each in found.values()}
+        return {
+            each.server: ServerDownError(
+                each.server, self._servers.origins[each.origin], f"no address has its log, {log}"
+            )
+            for log, each in state.logs.items()
+            if each.origin in names and each.server not in self.threads
+            if log not in logs and not log.startswith(self.settings.forget)
+        }
 
     def _take(
         self,
@@ -228,6 +242,7 @@ class Surveyor:
         """End the threads."""
         for each in self.threads.values():
             each.close()
+        self.threads = {}
 
 
 _clock: Callable[[], float] = time.monotonic
