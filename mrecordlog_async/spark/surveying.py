@@ -130,11 +130,9 @@ class Surveyor:
 
     def _vanished(self, state: DrainState, found: Mapping[str, Survey]) -> dict[str, ServerDownError]:
         """Return the servers that have no address any more: their DNS names had them in an earlier run."""
-        logs = {each.listing.log for each in found.values()}
+        logs, names = {each.listing.log for each in found.values()}, self._servers.origins
         return {
-            each.server: ServerDownError(
-                each.server, self._servers.origins[each.origin], f"no address has its log, {log}"
-            )
+            each.server: ServerDownError(each.server, names[each.origin], f"no address has its log, {log}")
             for log, each in state.logs.items()
             if each.origin in names and each.server not in self.threads
             if log not in logs and not log.startswith(self.settings.forget)
