@@ -128,7 +128,7 @@ def test_a_consumer_that_is_ahead_of_the_table_is_refused(
     drain_all({"s": service}, table, consumer="lake")
     table.rename(tmp_path / "away")
     (tmp_path / "older").rename(table)
-    with pytest.raises(ConsumerNotOursError, match=r"acknowledged up to position 20, and the table has .* before 10"):
+    with pytest.raises(ConsumerNotOursError, match=r"acknowledged up to position 20, and the output has .* before 10"):
         drain_all({"s": service}, table, consumer="lake")
     assert drain_all({"s": service}, table, consumer="lake", take_over=True) == 10
     assert table_rows(table) == expected(q=20)
