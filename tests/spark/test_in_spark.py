@@ -85,7 +85,7 @@ def test_a_failing_sink_keeps_its_batch(spark: SparkSession, service: ThreadedSe
     )
     with pytest.raises(Exception, match="the sink is full"):
         query.awaitTermination(120)
-    assert service.positions("q") == (4, 10)
+    assert service.positions("q") == (8, 10)
 
 
 def test_restoring_twice_stores_once(spark: SparkSession, new_service: NewService, tmp_path: Path) -> None:
