@@ -133,7 +133,7 @@ class LogStreamBase(DataSourceStreamReader):
                 end = encoded(batch.state.logs, {each.listing.log: _begun(each) for each in batch.surveys})
                 self._planned = start, end, tasks_of(batch.parts, self._options)
                 return end
-            if self._logs.ends is None or not self._misses_servers():
+            if self._logs.ends is None or not (self._misses_servers() or self._logs.is_outdated):
                 return start
             _sleep(RETRY_SECONDS)
 

@@ -168,9 +168,7 @@ def _planned(
         weight = sum(weights[first : first + QUEUES_AT_ONCE])
         records, size = (each and max(1, each * weight // total) for each in (wish.records, wish.bytes))
         pieces = min(wish.piece_records, records or FETCH_RECORDS), min(FETCH_BYTES, size or FETCH_BYTES)
-        yield from server.plan(
-            starts[first : first + QUEUES_AT_ONCE], PlanRequest(None, records, size, *pieces), log
-        )
+        yield from server.plan(starts[first : first + QUEUES_AT_ONCE], PlanRequest(None, records, size, *pieces), log)
 
 
 def pieces_of(plan: QueuePlan) -> list[ReadRange]:
