@@ -231,8 +231,9 @@ class Connection(asyncio.Protocol):
 
     def _claim(self) -> None:
         """Pass on a piece that no request has claimed yet."""
-        self.unclaimed += PIECE_BYTES
-        self._pass(PIECE_BYTES)
+        size = min(len(self.held), PIECE_BYTES)
+        self.unclaimed += size
+        self._pass(size)
 
     def _pass(self, size: int) -> None:
         piece = bytes(self.held[:size])

@@ -123,6 +123,31 @@ async def test_connections_are_watched_while_requests_wait_for_another(served: S
         assert served.connections.counts.cut == 1
 
 
+async def test_a_head_that_comes_in_pieces_after_another_request_is_not_large(served: Served) -> None:
+    """What arrived while that one was served waits, and is counted by its bytes."""
+    async with raw(served) as connection:
+        await connection.send(b"GET /v1/queues/q/records?wait=30 HTTP/1.1\r\nHost: x\r\n\r\n")
+        while not served.service.tails:
+            await asyncio.sleep(0.001)
+        (one,) = served.connections.known.values()
+        await connection.send(b"G")
+        while not one.held:
+            await asyncio.sleep(0.001)
+        await served.log.append("q", b"a")
+        assert await connection.status() == 200
+        while one.held:
+            await asyncio.sleep(0.001)
+        for byte in b"ET /healthz HTTP/1.1\r\nHost: x\r\n":
+            before = one.unclaimed
+            await connection.send(bytes([byte]))
+            while one.unclaimed == before:
+                await asyncio.sleep(0)
+                served.connections.sweep(asyncio.get_running_loop().time() + 1)
+                assert not one.refused
+        await connection.send(b"\r\n")
+        assert b"200 OK" in await connection.reader.readuntil(b'"alive"')
+
+
 async def test_an_error_does_not_end_the_watch(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
