@@ -30,7 +30,7 @@ WHY_PURE = "why_pure.txt"
 """Next to the extensions: why there are none. `mrecordlog --version` prints it."""
 
 STABLE_ABI = "0x030B0000"  # of Python 3.11, the oldest that the package supports
-LINUX_ONLY = {"_disk"}
+LINUX_ONLY = {"_jobs"}
 
 
 class CompileError(Exception):

@@ -21,7 +21,7 @@ SEGMENT_BYTES = 1 * MIB
 
 
 def records() -> Iterator[bytes]:
-    """Yield payloads: small ones that the disk thread writes, one that is written in pieces, and some that roll."""
+    """Yield payloads: small ones that are prepared writes, one that is written in pieces, and some that roll."""
     yield from (b"%d" % number * 20 for number in range(20))
     yield os.urandom(3 * MIB)
     yield from (os.urandom(300 * KIB) for _ in range(9))

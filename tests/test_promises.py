@@ -154,10 +154,10 @@ STATEMENTS: Index = {
         "recovery/test_recycled_segments.py::test_a_live_file_that_is_not_its_own_segment_is_damage",
         "recovery/test_recovery.py::test_bytes_of_another_segment_are_neither_damage_nor_a_torn_tail",
     ),
-    "a thread in C writes the batches of a few callers": (
+    "without the interpreter of Python": (
         "engine/test_small.py::test_both_cases_write_the_same_bytes",
-        "deep/engine/test_disk_thread.py::test_small_batches_are_written_by_the_disk_thread",
-        "deep/engine/test_disk_thread.py::test_disk_thread_can_be_turned_off",
+        "deep/engine/test_prepared_writes.py::test_small_batches_are_prepared_writes",
+        "deep/engine/test_prepared_writes.py::test_prepared_writes_can_be_turned_off",
     ),
     # The limit of a single copy
     "It reports the cut if the batch's first frame or its COMMIT can still be read.": (

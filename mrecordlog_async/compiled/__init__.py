@@ -52,10 +52,10 @@ LOOPS = None if isinstance(_loops, str) else _loops
 BUILD = "pure" if WHY_PURE else "compiled"
 """The build that runs: `compiled` or `pure`."""
 
-_disk = _built("_disk") if sys.platform == "linux" and os.environ.get("MRECORDLOG_DISK_THREAD") != "0" else "it is off"
+_jobs = _built("_jobs") if sys.platform == "linux" and os.environ.get("MRECORDLOG_DISK_THREAD") != "0" else "it is off"
 
-new_disk_thread: Callable[[], Any] | None = None if isinstance(_disk, str) else _disk.DiskThread
-"""Starts a thread that needs no interpreter (`storage.filesystem.DiskThread`), where it was compiled.
+new_jobs: Callable[[], Any] | None = None if isinstance(_jobs, str) else _jobs.Jobs
+"""Makes a queue for the log's thread that makes writes, too, where it was compiled: `engine.commit.thread.WritingJobs`.
 
 `MRECORDLOG_DISK_THREAD=0` turns it off alone.
 """
@@ -77,7 +77,7 @@ __all__ = [
     "BUILD",
     "LOOPS",
     "WHY_PURE",
-    "new_disk_thread",
+    "new_jobs",
     "pairs_of_run",
     "payloads_of_run",
     "records_of_run",

@@ -24,6 +24,7 @@ from mrecordlog_async.engine.commit.thread import LogThread, timed
 from mrecordlog_async.errors import LogClosedError, LogLockedError
 from mrecordlog_async.model import LastEnd, RecoveryProgress
 from mrecordlog_async.storage.directory import LogDirectory
+from mrecordlog_async.storage.os_filesystem import makes_calls
 from mrecordlog_async.support.forks import call_in_children
 
 logger = logging.getLogger("mrecordlog_async")
@@ -228,7 +229,8 @@ async def _open_once(
 ) -> tuple[OpenedLog, LogThread]:
     """See `open_log_async`; raises LogLockedError for a log that is open."""
     loop = asyncio.get_running_loop()
-    thread = LogThread(loop)
+    # An append that does not wait for the disk gains nothing by it.
+    thread = LogThread(loop, writes=options.direct and makes_calls(directory.files))
     directory = LogDirectory(timed(directory.files, thread.progress), directory.path)
     opening = _Opening(loop, on_progress)
     try:
@@ -295,8 +297,6 @@ class _Opening:
             raise LogClosedError("opening was cancelled")
         _wait_for_release(self.path, holder)
         self._opened = open_log(directory, options, self.report)
-        if options.direct:
-            self._opened.journal.begin_disk_thread()
         return self._opened
 
     def close(self) -> None:

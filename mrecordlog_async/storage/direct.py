@@ -50,12 +50,7 @@ def whole_blocks(size: int) -> int:
     return -(-size // DIRECT_BLOCK_BYTES) * DIRECT_BLOCK_BYTES
 
 
-def disk_error(error: int) -> OSError:
-    """Return the error of a write of the disk thread as `DirectWriter` raises it."""
-    return no_whole_block() if error < 0 else OSError(error, os.strerror(error))
-
-
-def no_whole_block() -> OSError:
+def _no_whole_block() -> OSError:
     """Return the error of a write that makes no progress."""
     return OSError(errno.EIO, "the disk accepts no whole block")
 
@@ -170,11 +165,19 @@ class DirectWriter:
             self._staging.finish_writes(self._files)  # pieces are written from the buffer, which is used again
             raise
 
-    def note_written(self, frames: bytes) -> None:
-        """Continue after *frames*, which the disk thread has written."""
-        self.end += len(frames)
-        length = self.end % DIRECT_BLOCK_BYTES
-        self.kept = frames[len(frames) - length :] if length <= len(frames) else self.kept + frames
+    def stage(self, frames: bytes) -> memoryview | None:
+        """Stage *frames*; return the blocks to write from the one on that holds the end. `note_written` follows.
+
+        None if the staging buffer has no room for them. Two copies of few bytes: in 2 µs, where `_stage` takes 4.5.
+        """
+        view, staged = self._staging.view, self.kept + frames
+        size = len(staged)
+        stop = size + -size % DIRECT_BLOCK_BYTES
+        if stop > len(view):
+            return None
+        view[:size] = staged
+        view[size:stop] = _ZEROS[: stop - size]
+        return view[:stop]
 
     def _read_last_block(self) -> bytes:
         """Return the bytes of the partial block before the end. Where there is none, the last block is read anyway."""
@@ -251,7 +254,7 @@ class DirectWriter:
         if at < size:
             self._start_piece(at, whole_blocks(size))
         self._await_pieces()
-        self._note_written(size)
+        self.note_written(size)
 
     def _await_pieces(self) -> None:
         """Wait until the pieces under way are written; write again what the disk did not take of them."""
@@ -265,7 +268,7 @@ class DirectWriter:
     def _write_staged(self, size: int, durable: bool) -> None:
         """Write the first *size* staged bytes, in whole blocks."""
         self._write_blocks(0, whole_blocks(size), durable)
-        self._note_written(size)
+        self.note_written(size)
 
     def _write_blocks(self, at: int, stop: int, durable: bool = False) -> None:
         """Write the staged bytes from *at* to *stop*; continue short writes at the last whole block."""
@@ -275,7 +278,7 @@ class DirectWriter:
                 taken = self._write_some(rest, start + at, durable)
             is_short = taken < DIRECT_BLOCK_BYTES
             if taken <= 0 or (is_short and was_short):
-                raise no_whole_block()
+                raise _no_whole_block()
             at, was_short = at + taken - taken % DIRECT_BLOCK_BYTES, is_short
 
     def _write_some(self, blocks: memoryview, offset: int, durable: bool) -> int:
@@ -290,7 +293,7 @@ class DirectWriter:
         self.is_refused = True
         return self._files.write(self._handle, [blocks], offset)
 
-    def _note_written(self, size: int) -> None:
+    def note_written(self, size: int) -> None:
         """Note that the first *size* staged bytes are in the file, and keep the last, partial block of them."""
         self.end += size - len(self.kept)
         self.kept = bytes(self._staging.view[size - size % DIRECT_BLOCK_BYTES : size])

@@ -26,47 +26,6 @@ DIRECT_BLOCK_BYTES = 4_096
 """Offsets, lengths and memory of direct reads and writes are multiples of this."""
 
 
-class DiskThread(Protocol):
-    """A thread that makes small writes durable, one at a time, without the interpreter.
-
-    It looks at the link counts first, and refuses the write before its first byte unless the segment has one name and
-    LOCK has any. `fileno` is readable after each write and after the end, until `has_rung` is called. A forked child
-    has no such thread: there, no method but `forget` does anything.
-    """
-
-    def fileno(self) -> int:
-        """Return the bell, for the event loop."""
-
-    def use(self, segment: int, lock: int) -> None:
-        """Write to this direct file from now on, through duplicates of the descriptors; -1 and -1: to none.
-
-        Raises OSError if the system gives no descriptors; then it writes to none. Call it while nothing is under way.
-        """
-
-    def start(self, kept: bytes, frames: bytes, offset: int) -> bool:
-        """Begin to write *kept*, *frames*, and zeros up to a whole block at *offset*; False if it cannot."""
-
-    def wait(self) -> tuple[bool, int, float] | None:
-        """Wait for the write under way; None if nothing was started since the last call.
-
-        Returns:
-            False if the write was refused; the errno of one that failed, 0 if it is on the medium, -1 if the disk
-            accepts no whole block; the seconds inside system calls.
-        """
-
-    def has_rung(self) -> bool:
-        """Return whether the bell has rung since the last call."""
-
-    def has_ended(self) -> bool:
-        """Return whether it ends, and writes nothing more."""
-
-    def end(self) -> None:
-        """Close the descriptors, but for the bell, and end the thread, once it has written what was started."""
-
-    def forget(self) -> None:
-        """In a forked child: close its copies of the descriptors. Otherwise a dead parent's lock stays with it."""
-
-
 class FileSystem(Protocol):
     """The file operations the log needs. `path` is a name under the log's directory or the directory itself.
 
@@ -169,9 +128,6 @@ class FileSystem(Protocol):
 
     def close_writes(self, writes: int) -> None:
         """Give back what `open_writes` prepared, after waiting for writes under way. Never raises."""
-
-    def disk_thread(self) -> DiskThread | None:
-        """Return a new thread for small durable writes; None: the log's own thread makes them all."""
 
     def reserve(self, handle: int, offset: int, length: int) -> None:
         """Reserve space for *length* bytes from *offset*, growing the file if necessary. New bytes read as zeros."""

@@ -16,7 +16,7 @@ from mrecordlog_async.format.header import HEADER_BYTES, Closed, SegmentHeader, 
 from mrecordlog_async.options import KIB
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.end_note import LAST_END_BYTES_MAX, LAST_END_NAME, EndNote, decode_end_note
-from mrecordlog_async.storage.filesystem import DiskThread, write_all
+from mrecordlog_async.storage.filesystem import write_all
 from mrecordlog_async.storage.lock import take_lock
 from mrecordlog_async.storage.lock_file import LOCK_NAME, write_mark
 from mrecordlog_async.storage.segment import TEMPORARY_SUFFIX, LinkCount, SegmentFile, segment_path
@@ -66,13 +66,14 @@ class LockedDirectory:
         """Return the path of segment *number*."""
         return segment_path(self.path, number)
 
+    @property
+    def lock_handle(self) -> int:
+        """The open file LOCK."""
+        return self._lock_handle
+
     def sync(self) -> None:
         """Wait until the directory's entries are on the medium."""
         self.files.sync_directory(self._handle)
-
-    def have_written_by(self, disk: DiskThread, segment: int) -> None:
-        """Have *disk* write to the open file *segment* while LOCK has a name; to none with -1. Errors: see `use`."""
-        disk.use(segment, self._lock_handle if segment >= 0 else -1)
 
     def check_place(self) -> None:
         """Raise FileNotFoundError unless the path still names this directory, and its lock still has its file."""

@@ -13,9 +13,8 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 
-from mrecordlog_async.compiled import new_disk_thread
-from mrecordlog_async.storage.filesystem import Buffer, DiskThread
-from mrecordlog_async.storage.os_locks import DISK_THREADS, HELD_LOCKS, release_lock, take_lock
+from mrecordlog_async.storage.filesystem import Buffer, FileSystem
+from mrecordlog_async.storage.os_locks import HELD_LOCKS, release_lock, take_lock
 from mrecordlog_async.support.disk_errors import NoInodesError, is_refusal
 
 try:
@@ -259,17 +258,6 @@ class OsFileSystem:
         with contextlib.suppress(OSError):
             _call_aio(_IO_DESTROY, writes)
 
-    def disk_thread(self) -> DiskThread | None:
-        """See `FileSystem`. One that watches its calls, such as a test's, gets none: the thread makes them itself."""
-        if new_disk_thread is None or (type(self).links, type(self).write_durable) != _CALLS_OF_DISK_THREAD:
-            return None
-        try:
-            thread: DiskThread = new_disk_thread()
-        except OSError:  # no descriptor, no thread
-            return None
-        DISK_THREADS.add(thread)
-        return thread
-
     def reserve(self, handle: int, offset: int, length: int) -> None:
         """See `FileSystem`. Where the file system does not support it, glibc writes a byte into each block itself."""
         try:
@@ -346,7 +334,15 @@ def _call_aio(call: int, *arguments: int) -> int:
     return result
 
 
-_CALLS_OF_DISK_THREAD = OsFileSystem.links, OsFileSystem.write_durable
+def makes_calls(files: FileSystem) -> bool:
+    """Return whether *files* makes the system calls of a durable write itself, so that they may be made in its place.
+
+    One that watches its calls, such as a test's, does not.
+    """
+    return (getattr(type(files), "links", None), getattr(type(files), "write_durable", None)) == _CALLS
+
+
+_CALLS = OsFileSystem.links, OsFileSystem.write_durable
 
 
 def _note_and_close(directory: int, name: str, text: bytes) -> None:

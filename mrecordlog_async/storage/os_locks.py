@@ -10,10 +10,8 @@ import contextlib
 import errno
 import os
 import threading
-import weakref
 from collections.abc import Callable
 
-from mrecordlog_async.storage.filesystem import DiskThread
 from mrecordlog_async.storage.mounts import file_system_of
 from mrecordlog_async.support.disk_errors import is_refusal
 
@@ -22,9 +20,6 @@ with contextlib.suppress(ImportError):  # Windows, where clients import this mod
 
 HELD_LOCKS: set[int] = set()
 """The handles of the locks that this process has."""
-
-DISK_THREADS: weakref.WeakSet[DiskThread] = weakref.WeakSet()
-"""The disk threads of this process: each has a duplicate of a lock."""
 
 _fork_guard = threading.Lock()
 """Prevents a fork between taking a lock and recording it: `_drop_locks` knows every lock that a child inherits."""
@@ -108,9 +103,6 @@ def _drop_locks() -> None:
     for handle in HELD_LOCKS:
         os.close(handle)
     HELD_LOCKS.clear()
-    for thread in DISK_THREADS:
-        thread.forget()
-    DISK_THREADS.clear()
     _fork_guard.release()
 
 

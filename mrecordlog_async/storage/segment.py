@@ -15,7 +15,6 @@ from mrecordlog_async.storage.direct import DirectWriter, Staging, whole_blocks
 from mrecordlog_async.storage.filesystem import (
     DIRECT_BLOCK_BYTES,
     Buffer,
-    DiskThread,
     FileSystem,
     read_exact,
     write_all,
@@ -225,23 +224,23 @@ class SegmentFile:
         self._leave_direct_if_refused()
         return end
 
-    def start_durable(self, disk: DiskThread, frames: bytes, offset: int) -> bool:
-        """Have *disk* append *frames* durably at *offset*, which is the end; `note_durable` follows.
+    def stage_durable(self, frames: bytes, offset: int) -> tuple[memoryview, int] | None:
+        """Return the blocks that append *frames* at *offset*, which is the end, and where one durable write puts them.
 
-        False if it must not: the file is not written directly, or something before them may not be on the medium.
+        None if it must not be one write: the file is not written directly, something before them may not be on the
+        medium, or they are too long. `note_durable` follows the write.
         """
         direct = self._direct
         if direct is None or not self._is_synced:
-            return False
+            return None
         assert offset == direct.end, "a direct file is only appended to"
-        self._is_synced = not disk.start(direct.kept, frames, offset - len(direct.kept))
-        return not self._is_synced
+        blocks = direct.stage(frames)
+        return (blocks, offset - len(direct.kept)) if blocks is not None else None
 
-    def note_durable(self, frames: bytes) -> None:
-        """Note that *frames* are written and on the medium; that nothing was begun, if there are none."""
+    def note_durable(self, length: int) -> None:
+        """Note that *length* bytes of frames, which were staged, are on the medium."""
         assert self._direct is not None
-        self._direct.note_written(frames)
-        self._is_synced = True
+        self._direct.note_written(len(self._direct.kept) + length)
 
     def _leave_direct_if_refused(self) -> None:
         if self._direct is not None and self._direct.is_refused:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from typing import NamedTuple, NoReturn
 
-from mrecordlog_async.storage.filesystem import Buffer, DiskThread
+from mrecordlog_async.storage.filesystem import Buffer
 
 SECTOR_BYTES = 512
 
@@ -292,9 +292,6 @@ class MemoryDisk:
         return handle
 
     # What only some file systems can do, and this one cannot. A log works without it.
-
-    def disk_thread(self) -> DiskThread | None:
-        return None
 
     def set_direct(self, handle: int, direct: bool) -> None:
         if direct:

@@ -36,8 +36,6 @@ from mrecordlog_async.testing.disk import (
     linked,
 )
 
-from .disk_thread import ModelDiskThread
-
 __all__ = [
     "SECTOR_BYTES",
     "WRITES",
@@ -216,8 +214,8 @@ class Disk(MemoryDisk):
     ) -> None:
         """Continue *snapshot*, or begin an empty disk.
 
-        sector_bytes: the atom of writing. has_direct: files can be written past the page cache. has_thread: a disk
-        thread writes small batches.
+        sector_bytes: the atom of writing. has_direct: files can be written past the page cache. has_thread: the
+        log's thread makes prepared writes.
         """
         super().__init__(capacity_bytes)
         if snapshot is None:
@@ -237,7 +235,6 @@ class Disk(MemoryDisk):
         self._random = random.Random(0)
         self._only_reads: set[int] = set()
         self._direct_handles: set[int] = set()
-        self._duplicates: dict[int, int] = {}  # a handle of the same open file, by what it was duplicated from
         self._flights: dict[int, list[_Flight]] = {}
 
     # For tests.
@@ -320,10 +317,8 @@ class Disk(MemoryDisk):
         if handle not in self._handles:
             self.misuse.append(f"handle {handle} was closed twice")
         self._only_reads.discard(handle)
-        origin = self._duplicates.pop(handle, handle)
         super().close(handle)
-        if origin not in self._handles and origin not in self._duplicates.values():
-            self._direct_handles.discard(origin)
+        self._direct_handles.discard(handle)
 
     def links(self, handle: int) -> int:
         self._begin("links")
@@ -340,8 +335,7 @@ class Disk(MemoryDisk):
             self._begin("is_alone")
         except OSError:  # the system cannot tell
             return False
-        same = {self._duplicates.get(other, other) for other, found in self._handles.items() if found == node}
-        return len(same) == 1
+        return sum(found == node for found in self._handles.values()) == 1
 
     def is_replaceable(self, path: str) -> bool:
         self._begin("is_replaceable")
@@ -385,15 +379,6 @@ class Disk(MemoryDisk):
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
         self._change(parent, EntryChange(name, "", 0))
         self._end()
-
-    def duplicate(self, handle: int) -> int:
-        """Return another handle of the same open file, as dup(2) does. It takes no lock along."""
-        self._begin("duplicate")
-        made = self._new_handle(self._node(handle))
-        if handle in self._only_reads:
-            self._only_reads.add(made)
-        self._duplicates[made] = self._duplicates.get(handle, handle)
-        return made
 
     # Content.
 
@@ -492,7 +477,7 @@ class Disk(MemoryDisk):
         return [write for write in writes if write not in done_first]
 
     def _is_direct(self, handle: int) -> bool:
-        return self._duplicates.get(handle, handle) in self._direct_handles
+        return handle in self._direct_handles
 
     def _check_direct(self, file: _File, offset: int, length: int, *, is_write: bool = True) -> None:
         if offset % DIRECT_BLOCK_BYTES or length % DIRECT_BLOCK_BYTES:
@@ -500,10 +485,7 @@ class Disk(MemoryDisk):
         if is_write and offset + length > len(file.current):
             self.misuse.append(f"a direct write of {length} bytes at {offset} moves the end from {len(file.current)}")
 
-    # The disk thread, and writes under way.
-
-    def disk_thread(self) -> ModelDiskThread | None:
-        return ModelDiskThread(self) if self.has_thread else None
+    # Writes under way.
 
     def open_writes(self, most: int) -> int:
         self._begin("open_writes")

@@ -1,4 +1,4 @@
-"""Histories of the disk thread and the log's thread, which must not write at once. They reach into the log."""
+"""Histories of a prepared write next to a job of the log's thread. They reach into the log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .histories import Case
 
 
 async def stated_in_flight(run: Run) -> None:
-    """While the disk thread writes a batch, the log's thread states where the log ends. Then the process dies.
+    """While a prepared write is under way, the log's thread states where the log ends. Then the process dies.
 
     So it is if a loop stands still, and somebody else has the log released.
     """

@@ -44,7 +44,6 @@ SEGMENT_BYTES = 32_768
 UNEVENTFUL = (
     *("read", "read_into", "size", "list_names", "open", "open_directory", "lock", "links", "space_of"),
     *(
-        "duplicate",
         "set_direct",
         "recycles",
         "is_at",

@@ -73,7 +73,6 @@ ERRORS: dict[str, list[tuple[str, int]]] = {
     "mode": [("before", errno.EIO)],
     "drop_cache": [("before", errno.EIO)],
     "lock": [("before", errno.ENOLCK)],
-    "duplicate": [("before", errno.EMFILE)],
 }
 """The faults of each call: effect and error number."""
 

@@ -55,9 +55,17 @@ class _Threading:
 
 
 @contextmanager
-def on_model_threads(queue: type, thread: type) -> Iterator[None]:
-    """Replace the thread of logs that are opened here, and the queue of its jobs."""
+def on_model_threads(queue: type, thread: type, writing: Callable[[Any], object]) -> Iterator[None]:
+    """Replace the thread of logs that are opened here, and the queue of its jobs; *writing* makes one that writes."""
+    disks: list[Any] = []
+
+    def makes_calls(disk: Any) -> bool:
+        disks[:] = [disk]
+        return bool(disk.has_thread)
+
     with (
+        patch("mrecordlog_async.engine.open_async.makes_calls", makes_calls),
+        patch("mrecordlog_async.engine.commit.thread.new_jobs", lambda: writing(disks[0])),
         patch("mrecordlog_async.engine.commit.thread.SimpleQueue", queue),
         patch("mrecordlog_async.engine.commit.thread.threading", _Threading(thread)),
         # Each step of spilling takes a turn of the loop.

@@ -94,9 +94,6 @@ class MovingDisk:
     def set_direct(self, handle: int, direct: bool) -> None:
         raise AssertionError("readers read through the cache")
 
-    def disk_thread(self) -> None:
-        raise AssertionError("readers write nothing")
-
     def read_into(self, handle: int, buffer: memoryview, offset: int) -> int:
         raise AssertionError("readers read through the cache")
 

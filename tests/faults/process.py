@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import errno
 import selectors
 import threading
 from collections import deque
@@ -21,11 +22,13 @@ from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from queue import Empty
-from typing import Any, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
 from . import inside
-from .disk_thread import ModelDiskThread
 from .judge import Call, Violation
+
+if TYPE_CHECKING:
+    from .disk import Disk
 
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
@@ -200,8 +203,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.call_soon(callback, *args, context=context)
 
     def add_reader(self, fd: Any, callback: Callable[[*Arguments], Any], *args: *Arguments) -> None:
-        """Watch a disk thread of the model, whose calls to the disk are turns of this loop."""
-        assert isinstance(fd, ModelDiskThread)
+        """Watch a queue that makes writes, whose calls to the disk are turns of this loop."""
+        assert isinstance(fd, WritingJobs)
         process = _PROCESS.get()
 
         def later(step: Callable[[], object]) -> None:
@@ -214,7 +217,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def remove_reader(self, fd: Any) -> bool:
         """Watch it no more."""
-        if isinstance(fd, ModelDiskThread):
+        if isinstance(fd, WritingJobs):
             fd.on_ring = int
         return True
 
@@ -286,16 +289,13 @@ class _TellingFuture(asyncio.Future[Any]):
 # The log's thread.
 
 
-class Jobs:
+class _Queue:
     """The queue between the loop and the log's thread: has the thread run some turns after a job was put."""
 
     def __init__(self) -> None:
         self._jobs: deque[Any] = deque()
         self._taken = False
         self.thread: ModelThread | None = None
-
-    def __class_getitem__(cls, item: object) -> type[Jobs]:
-        return cls
 
     def put(self, job: object) -> None:
         self._jobs.append(job)
@@ -320,12 +320,105 @@ class Jobs:
         return len(self._jobs)
 
 
+class Jobs(_Queue):
+    """In place of `queue.SimpleQueue`."""
+
+    def __class_getitem__(cls, item: object) -> type[Jobs]:
+        return cls
+
+
+class WritingJobs(_Queue):
+    """See `engine.commit.thread.WritingJobs`: makes the calls of the one in C, in the same order, one at a time.
+
+    Between two of its calls the loop turns, so that anything may happen meanwhile. What is left when the thread begins
+    its next job is made first. `VirtualLoop.add_reader` sets `later` and `on_ring`.
+    """
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__()
+        self.later: Callable[[Callable[[], object]], object] = lambda step: None
+        self.on_ring: Callable[[], object] = lambda: None
+        self._disk = disk
+        self._steps: Iterator[None] | None = None
+        self._is_awaited = self._rung = False
+        self._result = False, 0, 0.0
+
+    def get(self) -> object:
+        self._is_awaited = True
+        while self._steps is not None:
+            self._go_on()
+        self._is_awaited = False
+        return super().get()
+
+    def is_idle(self) -> bool:
+        rests = self.thread is not None and self.thread.rests
+        return rests and not self._jobs and self._steps is None
+
+    def write(self, file: int, lock: int, blocks: memoryview, offset: int) -> bool:
+        if not self.is_idle():
+            return False
+        self._steps = self._write(file, lock, blocks, offset)
+        self.later(self._step)
+        return True
+
+    def result(self) -> tuple[bool, int, float]:
+        return self._result
+
+    def fileno(self) -> int:
+        raise AssertionError("the virtual loop watches the queue itself")
+
+    def ring(self) -> None:
+        self._rung = True
+        self.on_ring()
+
+    def close(self) -> None:
+        self.on_ring = int
+
+    def has_rung(self) -> bool:
+        rung, self._rung = self._rung, False
+        return rung
+
+    def _step(self) -> None:
+        if self._steps is not None and not self._is_awaited:
+            self._go_on()
+            self.later(self._step)
+
+    def _go_on(self) -> None:
+        """Make the next call to the disk."""
+        assert self._steps is not None
+        if next(self._steps, self) is self:
+            self._steps = None
+            self.ring()
+
+    def _write(self, file: int, lock: int, blocks: memoryview, offset: int) -> Iterator[None]:
+        self._result = False, 0, 0.0
+        before = bytes(blocks)
+        if self._links(file) != 1:
+            return
+        yield
+        if self._links(lock) < 1:
+            return
+        yield
+        if bytes(blocks) != before:
+            self._disk.misuse.append("the bytes of a write were changed while it was under way")
+        try:
+            self._result = True, self._disk.write_durable(file, [blocks], offset), 0.0
+        except OSError as error:
+            self._result = True, -(error.errno or errno.EIO), 0.0
+
+    def _links(self, handle: int) -> int:
+        try:
+            return self._disk.links(handle)
+        except OSError:
+            return -1
+
+
 class ModelThread:
     """Runs what the log's thread runs, from one job to the next, as turns of the loop that made it."""
 
     def __init__(self, *, target: Callable[..., object], args: tuple[Any, ...], name: str, daemon: bool) -> None:
         self._work = partial(target, *args)
-        (self._jobs,) = [each for each in args if isinstance(each, Jobs)]
+        (self._jobs,) = [each for each in args if isinstance(each, _Queue)]
         loop, process = asyncio.get_running_loop(), _PROCESS.get()
         assert isinstance(loop, VirtualLoop), "a log of the model opens on a loop of the model"
         assert process is not None, "a log of the model opens in a process"
@@ -338,6 +431,11 @@ class ModelThread:
 
     def join(self, timeout: float | None = None) -> None:
         """Do nothing: what is left runs when the loop turns."""
+
+    @property
+    def rests(self) -> bool:
+        """Return whether it waits for a job."""
+        return not self._is_running and not self._has_ended
 
     def wake(self) -> None:
         """Run some turns from now, unless it runs."""
@@ -430,7 +528,7 @@ def pause_job() -> None:
 @contextmanager
 def repeatable(*, stepping: bool = False) -> Iterator[VirtualLoop]:
     """Replace time, chance and threads by the virtual loop and its jobs."""
-    with inside.without_chance(), inside.on_model_threads(Jobs, ModelThread):
+    with inside.without_chance(), inside.on_model_threads(Jobs, ModelThread, WritingJobs):
         loop = VirtualLoop(stepping=stepping)
         try:
             yield loop

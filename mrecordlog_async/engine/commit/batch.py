@@ -101,6 +101,26 @@ class CommitResult(NamedTuple):
     batch: int
 
 
+class PreparedWrite(NamedTuple):
+    """One durable write at the end of a segment: two open files, and bytes that stay as they are until it is settled.
+
+    It is made only while *file* has one name and *lock* has any.
+    """
+
+    file: int
+    lock: int
+    blocks: memoryview
+    offset: int
+
+
+class Written(NamedTuple):
+    """What became of a prepared write. error: the errno that it returned, or 0. seconds: inside system calls."""
+
+    is_whole: bool
+    error: int
+    seconds: float
+
+
 def build_records(records: Iterable[PlannedRecord]) -> list[LogRecord]:
     """Turn a plan's records into log records: their payloads are joined into runs."""
     built: list[LogRecord] = []

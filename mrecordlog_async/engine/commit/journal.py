@@ -16,6 +16,7 @@ change while a batch is being written.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -25,7 +26,9 @@ from mrecordlog_async.engine.commit.batch import (
     CommitResult,
     EncodedBatch,
     LogIOError,
+    PreparedWrite,
     Roll,
+    Written,
     build_records,
     commit_of,
     encode_batch,
@@ -44,8 +47,7 @@ from mrecordlog_async.format.record import Append, LogRecord, encode_append, enc
 from mrecordlog_async.format.table import OPENING_BYTES
 from mrecordlog_async.model import TICK_NS
 from mrecordlog_async.recovery.recovered import RecoveredLog
-from mrecordlog_async.storage.direct import LARGE_BYTES, Staging, disk_error
-from mrecordlog_async.storage.filesystem import DiskThread
+from mrecordlog_async.storage.direct import LARGE_BYTES, Staging
 from mrecordlog_async.storage.lock_file import LOCK_NAME
 from mrecordlog_async.storage.locked_directory import RESERVE_BYTES, LockedDirectory
 from mrecordlog_async.storage.segment import LogEnd, SegmentFile, segment_name
@@ -88,9 +90,8 @@ class Journal:
         self.dead = DeadSegments(directory, space)
         space.opening_bytes = OPENING_BYTES if nonce is not None else 0
         self._staging = staging
+        self._was_refused = False  # a prepared write to this segment was
         self.clock = system()  # the one that opens the log may set another
-        self.disk: DiskThread | None = None
-        self._alone: EncodedBatch | None = None  # what the disk thread is writing
 
     # What the event loop reads between batches.
 
@@ -138,53 +139,33 @@ class Journal:
             return None
         return self._write(batch, rolled=False, begun=begun)
 
-    # The same, by the disk thread: `FileTurns` keeps the log's thread away meanwhile.
+    # The same, by a prepared write.
 
-    def begin_disk_thread(self) -> None:
-        """Have a disk thread ready for small batches, if there can be one."""
-        if self._file.is_direct:  # its writes are
-            self.disk = self.directory.files.disk_thread()
-            self._lend_to_disk_thread(self._file)
+    def prepare_alone(self, batch: EncodedBatch) -> PreparedWrite | None:
+        """Return what `encode` returned as one write, to be settled by `settle_alone`; None if it must not be one."""
+        staged = self._file.stage_durable(_frames(batch), self.end.offset) if not self._was_refused else None
+        return PreparedWrite(self._file.handle, self.directory.lock_handle, *staged) if staged is not None else None
 
-    def start_alone(self, batch: EncodedBatch) -> bool:
-        """Have the disk thread begin to write what `encode` returned. False if `commit_alone` must do it."""
-        if self.disk is None or not self._file.start_durable(self.disk, _frames(batch), self.end.offset):
-            return False
-        self._alone = batch
-        return True
-
-    def settle_alone(self) -> tuple[CommitResult | LogIOError | EncodedBatch, float]:
-        """Wait until the disk thread has written what was started, or not, and note that.
+    def settle_alone(self, batch: EncodedBatch, written: Written) -> CommitResult | LogIOError | EncodedBatch:
+        """Note what became of the write of *batch*.
 
         Returns:
-            What `commit_alone` returns or raises, and the seconds inside system calls. The batch itself if the disk
-            thread refused it: nothing was written, `commit_alone` decides.
+            What `commit_alone` returns or raises. The batch itself if it is for `commit_alone` to decide: the write was
+            not begun, or refused, or not all of it was taken. The same bytes are then written again.
         """
-        assert self.disk is not None
-        written = self.disk.wait()
-        batch, self._alone = self._alone, None
-        assert written is not None and batch is not None, "something was started"
-        was_begun, error, seconds = written
-        if not was_begun or (error > 0 and is_refusal(disk_error(error))):  # then the same bytes are written again
-            self._file.note_durable(b"")
-            # Where it refuses each batch, each would be tried twice. It is tried again in the next segment.
-            self._lend_to_disk_thread(None)
-            return batch, seconds
-        if error:
-            cause = disk_error(error)
-            failure = LogIOError(f"write failed: {cause}")
-            failure.__cause__ = cause
-            return failure, seconds
-        frames = _frames(batch)
-        self._file.note_durable(frames)
-        self._note(batch, synced=True)
-        return self._result(batch, len(frames), False, seconds, seconds), seconds
-
-    def _lend_to_disk_thread(self, file: SegmentFile | None) -> None:
-        """Have the disk thread write to *file* from now on. Where it cannot, the log's thread writes alone."""
-        if self.disk is not None:
-            with contextlib.suppress(OSError):  # no descriptors
-                self.directory.have_written_by(self.disk, file.handle if file is not None and file.is_direct else -1)
+        is_whole, number, seconds = written
+        if is_whole:
+            length = len(_frames(batch))
+            self._file.note_durable(length)
+            self._note(batch, synced=True)
+            return self._result(batch, length, False, seconds, seconds)
+        if number and not is_refusal(error := OSError(number, os.strerror(number))):
+            failure = LogIOError(f"write failed: {error}")
+            failure.__cause__ = error
+            return failure
+        # Where each write is refused, each batch would be tried twice. It is tried again in the next segment.
+        self._was_refused = True
+        return batch
 
     # What the thread does.
 
@@ -283,9 +264,6 @@ class Journal:
 
     def close(self) -> None:
         """Close the files; a spare is removed."""
-        disk, self.disk = self.disk, None
-        if disk is not None:  # first: its duplicate of LOCK must not outlive the log
-            disk.end()
         if self._staging is not None:
             self._staging.close_writes(self.directory.files)
         try:
@@ -392,8 +370,7 @@ class Journal:
         old, at = self._file, self.end
         old.close()
         self._file = file
-        self._lend_to_disk_thread(file)
-        self.has_old_tail = False
+        self.has_old_tail = self._was_refused = False
         self._seed = segment_seed(self._log_id, header.segment)
         self.named_oldest = self.durable_oldest = header.oldest_segment
         last = at.last_batch

@@ -19,9 +19,9 @@ event loop.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 
 from mrecordlog_async.engine.commit.batch import CommitResult, EncodedBatch, LogIOError
@@ -35,7 +35,6 @@ from mrecordlog_async.format.record import APPEND_BYTES, COMMIT_BYTES, Append
 from mrecordlog_async.format.stored_options import PLAIN
 from mrecordlog_async.model import OFFSET_BYTES, POSITION_MAX, Run
 from mrecordlog_async.options import PersistPolicy
-from mrecordlog_async.storage.filesystem import DiskThread
 
 logger = logging.getLogger("mrecordlog_async")
 
@@ -221,8 +220,8 @@ class SmallBatches:
 
     A caller that appends alone waits for Python as long as for the disk: for a plan, its outcomes, and two steps of a
     task. Here `begin` encodes the batch and hands it over, and `finish` applies and acknowledges it, without a turn of
-    the writer's task. On tmpfs, one caller's call takes 0.76 of the CPU time that way with the log's thread, and 0.58
-    with the disk thread, which needs no interpreter. With ten callers it takes 0.65.
+    the writer's task. On tmpfs, one caller's call takes 0.76 of the CPU time that way as a job of the log's thread, and
+    0.58 as a prepared write, which needs no interpreter. With ten callers it takes 0.65.
 
     It takes turns with the writer's task and never runs next to it: `begin` takes a group only while the task sleeps,
     and keeps it asleep until `finish` has applied the batch. Every other case is the task's, which is then woken:
@@ -234,8 +233,8 @@ class SmallBatches:
     | a segment that has become shared: nothing was written, and the group goes back | `Journal.commit_alone` |
     | upkeep: after its next batch, at the end of the block at the latest, or when the log is idle | `Timers` |
 
-    The disk thread writes the batch, if the log has one and its own thread has no job. What the disk thread refuses to
-    write, the log's thread looks at again (`Journal.commit_alone`), as it does where there is no disk thread.
+    The batch is a prepared write, if the log's thread makes these and has no job (`LogThread.write`). Otherwise, and if
+    that write was not the plain case, it is a job (`Journal.commit_alone`).
 
     A failed write or sync is raised in the writer's task, so that the log fails in one place.
 
@@ -258,10 +257,6 @@ class SmallBatches:
         self._first_position = 0
         self._sleep = parts.admission.sleep
         self._sleep.begin_small = self.begin
-        self._bell: DiskBell | None = None
-        if parts.journal.disk is not None:
-            with contextlib.suppress(NotImplementedError):
-                self._bell = DiskBell(parts.journal.disk, self._loop)
 
     def begin(self) -> None:
         """Store the waiting group if it is the first case; otherwise wake the writer. `WriterSleep` schedules this."""
@@ -298,26 +293,23 @@ class SmallBatches:
         return True
 
     def _write(self, batch: EncodedBatch) -> None:
-        """Have *batch* written by the disk thread, or else by the log's thread. `finish` follows."""
-        bell, journal, thread = self._bell, self._journal, self._thread
-        if bell is not None and thread.turns.start(journal.start_alone, batch, journal.settle_alone):
-            bell.report = self._written
-            thread.on_job()
-        else:
-            thread.hand_over(self.finish, journal.commit_alone, batch)
+        """Have the log's thread write *batch*, as a prepared write if that can be. `finish` follows."""
+        journal = self._journal
+        prepare, settle = partial(journal.prepare_alone, batch), partial(journal.settle_alone, batch)
+        if not self._thread.write(prepare, settle, self._written):
+            self._thread.hand_over(self.finish, journal.commit_alone, batch)
 
-    def _written(self) -> None:
-        """Finish what the disk thread has written, or have the log's thread do it after all."""
-        try:
-            outcome = self._thread.turns.settled()
-            if type(outcome) is EncodedBatch:
+    def _written(self, outcome: object) -> None:
+        """Finish what was written, or have the log's thread do it after all."""
+        if type(outcome) is EncodedBatch:
+            try:
                 self._thread.hand_over(self.finish, self._journal.commit_alone, outcome)
-                return
-        except BaseException as error:  # no memory: nothing else would wake the writer, or finish the group
-            outcome = error
-        if type(outcome) is CommitResult:
+            except BaseException as error:  # no memory: nothing else would wake the writer, or finish the group
+                self.finish(None, error)
+        elif type(outcome) is CommitResult:
             self.finish(outcome, None)
         else:
+            assert isinstance(outcome, BaseException), "or an error"
             self.finish(None, outcome)
 
     def finish(self, result: CommitResult | None, error: BaseException | None) -> None:
@@ -353,30 +345,3 @@ class SmallBatches:
     def give_up(self) -> None:
         """Forget the group in flight: the log has failed."""
         self.group = None
-
-
-class DiskBell:
-    """The loop's callback of `SmallBatches` for a disk thread that has written, or has ended.
-
-    It refers to the log only while a batch is in flight. Otherwise the loop would keep a log that nobody closed.
-    """
-
-    __slots__ = ("_disk", "_loop", "report")
-
-    def __init__(self, disk: DiskThread, loop: asyncio.AbstractEventLoop) -> None:
-        """Watch the bell of *disk*; NotImplementedError if the loop watches no descriptors."""
-        self.report: Callable[[], object] | None = None
-        self._disk: DiskThread | None = disk
-        self._loop = loop
-        loop.add_reader(disk, self._ring)
-
-    def _ring(self) -> None:
-        disk = self._disk
-        if disk is None or not disk.has_rung():
-            return
-        if disk.has_ended():  # before the last reference goes, which closes its descriptor
-            self._loop.remove_reader(disk)
-            self._disk = None
-        report, self.report = self.report, None
-        if report is not None:
-            report()

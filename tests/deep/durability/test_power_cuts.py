@@ -21,7 +21,7 @@ def test_a_power_cut_at_any_moment(name: str, pytestconfig: pytest.Config) -> No
 
 @pytest.mark.parametrize("name", STATED_IN_FLIGHT)
 def test_end_that_is_stated_during_a_small_write_is_past_it(name: str, tally: Tally) -> None:
-    """Whatever the log's thread does while the disk thread writes, it waits for that first: the log opens again."""
+    """Whatever the log's thread does next to a prepared write, it makes that first: the log opens again."""
     explorer = Explorer(deep_every=100, kill_every=13)
     explorer.explore(STATED_IN_FLIGHT[name].run())
     assert explorer.tally.crash_states + explorer.tally.nested_states > 200

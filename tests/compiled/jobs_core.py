@@ -1,7 +1,7 @@
-"""The C part of the disk thread, compiled by itself: its system calls fail, fall short or wait as a test says.
+"""The C part of the queue that makes writes, compiled by itself: its system calls fail, fall short or wait as told.
 
-It is compiled in a fraction of a second, needs no Cython, and can be compiled with a bug in it. `CoreThread` has the
-methods of `compiled._disk.DiskThread`.
+It is compiled in a fraction of a second, needs no Cython, and can be compiled with a bug in it. `CoreJobs` has the
+methods of `compiled._jobs.Jobs`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import shutil
 import subprocess
 import tempfile
 import textwrap
+from collections import deque
 from pathlib import Path
+from queue import Empty
 from typing import Any
 
 import mrecordlog_async.compiled
 
-SOURCE = Path(mrecordlog_async.compiled.__file__).parent / "_disk.pyx"
+SOURCE = Path(mrecordlog_async.compiled.__file__).parent / "_jobs.pyx"
 COMPILER = shutil.which(os.environ.get("CC", "cc"))
 
 RWF_DSYNC = 2
@@ -64,13 +66,10 @@ static long seam_syscall(long number, long a, long b, long c, long d, long e, lo
 """
 
 ACCESS = """
-int core_bell(disk_thread *self) { return self->bell; }
-int core_ending(disk_thread *self) { return self->ending; }
-int core_refused(disk_thread *self) { return self->is_refused; }
-int core_error(disk_thread *self) { return self->error; }
-int core_segment(disk_thread *self) { return self->segment; }
-int core_lock(disk_thread *self) { return self->lock; }
-double core_seconds(disk_thread *self) { return self->nanoseconds * 1e-9; }
+int core_bell(job_queue *self) { return self->bell; }
+int core_begun(job_queue *self) { return self->is_begun; }
+int64_t core_taken(job_queue *self) { return self->taken; }
+double core_seconds(job_queue *self) { return self->nanoseconds * 1e-9; }
 """
 
 
@@ -94,16 +93,14 @@ def build(old: str = "", new: str = "", *flags: str) -> Any:
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         loaded: Any = ctypes.CDLL(str(library), use_errno=True)
-    pointer, size = ctypes.c_void_p, ctypes.c_size_t
-    loaded.disk_new.restype = pointer
-    loaded.disk_start.argtypes = [pointer, ctypes.c_char_p, size, ctypes.c_char_p, size, ctypes.c_int64]
-    loaded.disk_use.argtypes = [pointer, ctypes.c_int, ctypes.c_int]
-    loaded.disk_end.argtypes = [pointer, ctypes.c_int]
-    for name in ("disk_wait", "disk_forget", "disk_drop", "disk_heard"):
-        getattr(loaded, name).argtypes = [pointer]
-    for name in ("bell", "ending", "refused", "error", "seconds", "segment", "lock"):
+    pointer, number = ctypes.c_void_p, ctypes.c_int
+    loaded.jobs_new.restype = pointer
+    loaded.jobs_write.argtypes = [pointer, number, number, pointer, ctypes.c_size_t, ctypes.c_int64]
+    for name in ("free", "close", "wait", "put", "ring", "heard"):
+        getattr(loaded, f"jobs_{name}").argtypes = [pointer]
+    for name in ("bell", "begun", "taken", "seconds"):
         getattr(loaded, f"core_{name}").argtypes = [pointer]
-    loaded.core_seconds.restype = ctypes.c_double
+    loaded.core_taken.restype, loaded.core_seconds.restype = ctypes.c_int64, ctypes.c_double
     loaded.seam_array = (ctypes.c_long * 16).in_dll(loaded, "seam_writes")
     loaded.seam = {
         name: ctypes.c_int.in_dll(loaded, f"seam_{name}")
@@ -120,48 +117,55 @@ def reset(core: Any) -> None:
         each.value = 0
 
 
-class CoreThread:
-    """See `compiled._disk.DiskThread`."""
+class CoreJobs:
+    """See `engine.commit.thread.WritingJobs`."""
 
     def __init__(self, core: Any) -> None:
         self.core = core
-        self.thread = core.disk_new()
-        if not self.thread:
+        self._jobs: deque[Any] = deque()
+        self.queue = core.jobs_new()
+        if not self.queue:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
     def __del__(self) -> None:
-        self.drop()
+        if queue := getattr(self, "queue", None):
+            self.core.jobs_free(queue)
 
-    def drop(self) -> None:
-        """Do what the end of the Python object does."""
-        thread, self.thread = getattr(self, "thread", None), None
-        if thread:
-            self.core.disk_drop(thread)
+    def put(self, job: Any) -> None:
+        self._jobs.append(job)
+        self.core.jobs_put(self.queue)
+
+    def get(self) -> Any:
+        self.core.jobs_wait(self.queue)
+        return self._jobs.popleft()
+
+    def get_nowait(self) -> Any:
+        if not self._jobs:
+            raise Empty
+        return self._jobs.popleft()
+
+    def is_idle(self) -> bool:
+        return bool(self.core.jobs_write(self.queue, -1, -1, None, 0, 0))
+
+    def write(self, file: int, lock: int, blocks: memoryview, offset: int) -> bool:
+        address = ctypes.addressof(ctypes.c_char.from_buffer(blocks))
+        starts = self.core.jobs_write(self.queue, file, lock, address, len(blocks), offset)
+        if starts:
+            self._blocks = blocks
+        return bool(starts)
+
+    def result(self) -> tuple[bool, int, float]:
+        core, queue = self.core, self.queue
+        return bool(core.core_begun(queue)), core.core_taken(queue), core.core_seconds(queue)
 
     def fileno(self) -> int:
-        return int(self.core.core_bell(self.thread))
+        return int(self.core.core_bell(self.queue))
 
-    def use(self, segment: int, lock: int) -> None:
-        if self.core.disk_use(self.thread, segment, lock):
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-
-    def start(self, kept: bytes, frames: bytes, offset: int) -> bool:
-        return bool(self.core.disk_start(self.thread, kept, len(kept), frames, len(frames), offset))
-
-    def wait(self) -> tuple[bool, int, float] | None:
-        if not self.core.disk_wait(self.thread):
-            return None
-        core, thread = self.core, self.thread
-        return not core.core_refused(thread), core.core_error(thread), core.core_seconds(thread)
+    def ring(self) -> None:
+        self.core.jobs_ring(self.queue)
 
     def has_rung(self) -> bool:
-        return bool(self.core.disk_heard(self.thread))
+        return bool(self.core.jobs_heard(self.queue))
 
-    def has_ended(self) -> bool:
-        return bool(self.core.core_ending(self.thread))
-
-    def end(self) -> None:
-        self.core.disk_end(self.thread, 1)
-
-    def forget(self) -> None:
-        self.core.disk_forget(self.thread)
+    def close(self) -> None:
+        self.core.jobs_close(self.queue)

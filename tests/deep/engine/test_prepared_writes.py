@@ -1,13 +1,12 @@
-"""The disk thread inside a log, on real files: what it stores, and every way in which a log ends while it writes.
+"""Prepared writes of a log, on real files: what they store, and every way in which a log ends while one is under way.
 
-Its C part is compiled here, so that a test decides when a write goes on and how it ends. `tests/compiled` shows what
-the thread does by itself, and `tests/faults` what crashes and faults leave.
+The C part is compiled here, so that a test decides when a write goes on and how it ends. `tests/deep/compiled` shows
+what the queue does by itself, and `tests/faults` what crashes and faults leave.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import gc
 import logging
@@ -27,29 +26,30 @@ import pytest
 
 from mrecordlog_async import LogFailedError, LogState, MultiRecordLog
 from mrecordlog_async.engine import open_async
+from mrecordlog_async.engine.commit import thread as thread_module
 from mrecordlog_async.engine.commit import upkeep
-from mrecordlog_async.engine.commit.thread import FileTurns
-from mrecordlog_async.storage import os_filesystem
-from tests.compiled.disk_core import COMPILER, CoreThread, build, reset
+from mrecordlog_async.engine.commit.journal import Journal
+from mrecordlog_async.engine.commit.thread import _Write
+from tests.compiled.jobs_core import COMPILER, CoreJobs, build, reset
 
 pytestmark = [
-    pytest.mark.skipif(sys.platform != "linux", reason="the disk thread is Linux's"),
+    pytest.mark.skipif(sys.platform != "linux", reason="they are Linux's"),
     pytest.mark.skipif(COMPILER is None, reason="there is no C compiler"),
 ]
 
 
 class Core:
-    """The compiled C part, and the threads that logs made of it."""
+    """The compiled C part, and the queues that logs made of it."""
 
     def __init__(self, library: Any) -> None:
         self.library = library
-        self.made: list[weakref.ref[CoreThread]] = []
+        self.made: list[weakref.ref[CoreJobs]] = []
 
-    def make(self) -> CoreThread:
-        """Make a thread."""
-        thread = CoreThread(self.library)
-        self.made.append(weakref.ref(thread))
-        return thread
+    def make(self) -> CoreJobs:
+        """Make a queue."""
+        jobs = CoreJobs(self.library)
+        self.made.append(weakref.ref(jobs))
+        return jobs
 
     def hold(self) -> None:
         """Have the next write wait inside its system call."""
@@ -76,10 +76,10 @@ class Core:
 
 @pytest.fixture
 def core(monkeypatch: pytest.MonkeyPatch) -> Iterator[Core]:
-    """Have logs use the thread that is compiled here."""
+    """Have logs use the queue that is compiled here."""
     made = Core(build())
     reset(made.library)
-    monkeypatch.setattr(os_filesystem, "new_disk_thread", made.make)
+    monkeypatch.setattr(thread_module, "new_jobs", made.make)
     yield made
     reset(made.library)
 
@@ -91,7 +91,7 @@ async def asleep(log: MultiRecordLog) -> None:
 
 
 async def opened(directory: Path) -> MultiRecordLog:
-    """Open a log with a queue, whose next append is the disk thread's."""
+    """Open a log with a queue, whose next append is a prepared write."""
     log = await MultiRecordLog.open(directory)
     await log.create_queue("q", exist_ok=True)
     await log.append_record("q", None, b"first")
@@ -116,19 +116,15 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def disk_threads() -> int:
-    """Return how many disk threads this process has."""
-    count = 0
-    for task in os.listdir("/proc/self/task"):
-        with contextlib.suppress(OSError):
-            count += Path(f"/proc/self/task/{task}/comm").read_text() == "mrecordlog disk\n"
-    return count
+def log_threads() -> int:
+    """Return how many threads of logs this process has."""
+    return sum(thread.name == "mrecordlog" for thread in threading.enumerate())
 
 
 # What it stores.
 
 
-async def test_small_batches_are_written_by_the_disk_thread(directory: Path, core: Core) -> None:
+async def test_small_batches_are_prepared_writes(directory: Path, core: Core) -> None:
     """One caller's records, with the log's bookkeeping as it is for any batch."""
     log = await opened(directory)
     core.script()
@@ -146,7 +142,7 @@ async def test_small_batches_are_written_by_the_disk_thread(directory: Path, cor
 
 
 async def test_records_cross_blocks_and_segments(directory: Path, core: Core) -> None:
-    """After a roll the thread writes to the next segment; what does not fit into a block is the writer's."""
+    """After a roll they go to the next segment; what does not fit into a block is the writer's."""
     expected = [b"%d" % number * 300 for number in range(300)]
     async with MultiRecordLog.open(directory, segment_bytes=65_536) as log:
         await log.create_queue("q")
@@ -157,24 +153,24 @@ async def test_records_cross_blocks_and_segments(directory: Path, core: Core) ->
     assert await records(directory) == expected
 
 
-async def test_short_writes_are_continued(directory: Path, core: Core) -> None:
-    """The record is stored as if the disk had taken it at once."""
+@pytest.mark.parametrize("taken", [0, 300, 4_096, -errno.EINVAL])
+async def test_write_that_is_not_whole_is_for_the_logs_thread(directory: Path, core: Core, taken: int) -> None:
+    """The record is stored as if the disk had taken it at once. It writes the next ones of this segment, too."""
     log = await opened(directory)
     await log.append_record("q", None, b"w" * 40_000)  # reserves space, and ends early in a block
     await asleep(log)
-    core.script(4_096, 8_192, 300)
+    core.script(taken)
     await log.append_record("q", None, b"x" * 20_000)
-    assert core.written() == 4
     await log.append_record("q", None, b"y")
+    assert core.written() == 1
     await log.close()
     assert await records(directory) == [b"first", b"w" * 40_000, b"x" * 20_000, b"y"]
 
 
-@pytest.mark.parametrize(("taken", "cause"), [([-errno.EIO], "Input/output error"), ([0], "accepts no whole block")])
-async def test_failed_write_fails_the_log(directory: Path, core: Core, taken: list[int], cause: str) -> None:
+async def test_failed_write_fails_the_log(directory: Path, core: Core) -> None:
     """The caller in flight learns that its record may be stored, later ones that nothing was; reads go on."""
     log = await opened(directory)
-    core.script(*taken)
+    core.script(-errno.EIO)
     in_flight = asyncio.create_task(log.append_record("q", None, b"x"))
     while not log._admission.sleep.held:
         await asyncio.sleep(0)
@@ -183,7 +179,8 @@ async def test_failed_write_fails_the_log(directory: Path, core: Core, taken: li
     assert isinstance(unknown, LogFailedError)
     assert isinstance(never, LogFailedError)
     assert (unknown.written, never.written) == ("unknown", "no")
-    assert cause in unknown.cause
+    assert "Input/output error" in unknown.cause
+    assert core.written() == 1
     assert log.state is LogState.FAILED
     assert [payload for _, payload in log.range("q")] == [b"first"]
     await log.close()
@@ -196,11 +193,11 @@ async def test_write_whose_end_finds_no_memory_fails_the_log(
     """Its caller gets an error, and nobody waits for ever; what it wrote is there after the next opening."""
     log = await opened(directory)
 
-    def settled(_: FileTurns) -> None:
+    def settle(*_: object) -> None:
         raise MemoryError
 
     with monkeypatch.context() as patched:
-        patched.setattr(FileTurns, "settled", settled)
+        patched.setattr(Journal, "settle_alone", settle)
         with pytest.raises(LogFailedError):
             await asyncio.wait_for(log.append("q", b"second"), 20)
     assert log.state is LogState.FAILED
@@ -209,7 +206,7 @@ async def test_write_whose_end_finds_no_memory_fails_the_log(
 
 
 async def test_link_count_that_is_not_reported_is_for_the_logs_thread(directory: Path, core: Core) -> None:
-    """It looks in its own way. The disk thread is tried again in the next segment, not for each batch."""
+    """It looks in its own way. A prepared write is tried again in the next segment, not for each batch."""
     async with MultiRecordLog.open(directory, segment_bytes=65_536) as log:
         await log.create_queue("q")
         await log.append_record("q", None, b"first")
@@ -230,7 +227,7 @@ async def test_link_count_that_is_not_reported_is_for_the_logs_thread(directory:
 
 
 async def test_linked_segment_is_left_by_a_roll(directory: Path, core: Core) -> None:
-    """The disk thread refuses, the log's thread looks again, and the writer rolls, as without a disk thread."""
+    """The write is not begun, the log's thread looks again, and the writer rolls, as without prepared writes."""
     log = await opened(directory)
     segment = directory / "wal-00000000000000000000"
     os.link(segment, directory.parent / "copy")
@@ -259,15 +256,15 @@ async def test_removed_lock_or_segment_fails_the_log(directory: Path, core: Core
     await log.close()
 
 
-async def test_no_descriptor_for_the_thread_leaves_all_to_the_logs_thread(
+async def test_no_descriptor_for_the_bell_leaves_all_to_the_logs_thread(
     directory: Path, core: Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A log that can be opened is as good without it."""
 
-    def use(self: CoreThread, segment: int, lock: int) -> None:
+    def new_jobs() -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr(CoreThread, "use", use)
+    monkeypatch.setattr(thread_module, "new_jobs", new_jobs)
     log = await opened(directory)
     core.script()
     assert await log.append_record("q", None, b"x") == 1
@@ -276,7 +273,7 @@ async def test_no_descriptor_for_the_thread_leaves_all_to_the_logs_thread(
     assert await records(directory) == [b"first", b"x"]
 
 
-def test_loop_that_watches_no_descriptors_has_no_disk_thread(directory: Path, core: Core) -> None:
+def test_loop_that_watches_no_descriptors_has_no_prepared_writes(directory: Path, core: Core) -> None:
     """Such as those of Windows: the log's thread stores small batches."""
 
     class Loop(asyncio.SelectorEventLoop):
@@ -332,7 +329,8 @@ async def test_jobs_that_did_not_wait_would_be_noticed(
     directory: Path, core: Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With that bug, the log does not open again."""
-    monkeypatch.setattr(FileTurns, "begin_job", lambda self: None)
+    settle, loops = _Write.settle, threading.current_thread()
+    monkeypatch.setattr(_Write, "settle", lambda self: settle(self) if threading.current_thread() is loops else None)
     with pytest.raises(Exception, match="CLOSED says the log ends here"):
         await state_end_in_flight(directory, core)
 
@@ -364,7 +362,7 @@ async def test_small_batch_does_not_overtake_a_job_of_the_logs_thread(directory:
 async def test_hanging_write_is_reported_while_it_hangs(
     directory: Path, core: Core, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The watch sees the write of the disk thread as it sees a job of the log's thread."""
+    """The watch sees a prepared write as it sees a job of the log's thread."""
     caplog.set_level(logging.WARNING, "mrecordlog_async")
     log = await opened(directory)
     core.hold()
@@ -431,7 +429,7 @@ def test_loop_that_ends_refuses_the_batch_in_flight(directory: Path, core: Core)
     asyncio.run(leave())
     assert isinstance(found[0], LogFailedError)
     assert asyncio.run(records(directory)) == [b"first", b"x"]
-    wait_for(lambda: disk_threads() == 0)
+    wait_for(lambda: log_threads() == 0)
 
 
 async def left_in_flight(directory: Path, core: Core) -> tuple[MultiRecordLog, asyncio.Future[int]]:
@@ -456,7 +454,7 @@ def test_loop_that_stopped_is_released_by_the_next_opener_after_the_write(direct
         warnings.simplefilter("ignore", ResourceWarning)
         del log, future, loop
         gc.collect()
-    wait_for(lambda: disk_threads() == 0)
+    wait_for(lambda: log_threads() == 0)
 
 
 def test_loop_that_goes_on_hears_of_what_was_written_meanwhile(directory: Path, core: Core) -> None:
@@ -489,7 +487,7 @@ async def test_log_that_nobody_closed_is_collected_while_its_loop_runs(
         while found() is not None:
             await asyncio.sleep(0.01)  # its clock for the idle mark holds the log until it is due
             gc.collect()
-    while disk_threads():
+    while log_threads():
         await asyncio.sleep(0.001)
     while any(made() is not None for made in core.made):  # the loop hears of the end, and forgets the bell
         await asyncio.sleep(0.001)
@@ -531,7 +529,7 @@ async def test_logs_that_were_closed_leave_neither_descriptors_nor_threads(direc
         await log.close()
         kept.append(log)
         await asyncio.sleep(0)
-    while disk_threads():
+    while log_threads():
         await asyncio.sleep(0.001)
     await asyncio.sleep(0)
     assert descriptors() <= before
@@ -543,17 +541,16 @@ async def test_fork_while_a_write_is_in_flight(directory: Path, core: Core) -> N
     core.hold()
     future = log.append_soon("q", b"x")
     await held(core)
-    thread = core.made[-1]()
-    assert thread is not None
-    copies = [core.library.core_segment(thread.thread), core.library.core_lock(thread.thread), thread.fileno()]
-    assert all(handle >= 0 for handle in copies)
+    jobs = core.made[-1]()
+    assert jobs is not None
+    copies = [jobs.fileno(), *log._engine.opened.handles()]
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         left = [handle for handle in copies if os.path.exists(f"/proc/self/fd/{handle}")]
         os.write(writing, repr((left, log.state is LogState.CLOSED)).encode())
         os._exit(0)
-    del thread
+    del jobs
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert os.read(reading, 100) == b"([], True)"
     os.close(reading)
@@ -569,11 +566,11 @@ EXIT = """
 import asyncio, os, sys
 from pathlib import Path
 from mrecordlog_async import MultiRecordLog
-from mrecordlog_async.storage import os_filesystem
-from tests.compiled.disk_core import CoreThread, build
+from mrecordlog_async.engine.commit import thread
+from tests.compiled.jobs_core import CoreJobs, build
 
 core = build()
-os_filesystem.new_disk_thread = lambda: CoreThread(core)
+thread.new_jobs = lambda: CoreJobs(core)
 
 async def main():
     log = await MultiRecordLog.open(sys.argv[1])
@@ -618,7 +615,7 @@ from mrecordlog_async import MultiRecordLog
 
 async def main():
     log = await MultiRecordLog.open(sys.argv[1])
-    print(log._engine.opened.journal.disk is not None)
+    print(log._engine.thread._write is not None)
     await log.close()
 
 asyncio.run(main())
@@ -626,7 +623,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("setting", ["MRECORDLOG_DISK_THREAD=0", "MRECORDLOG_PURE=1"])
-def test_disk_thread_can_be_turned_off(directory: Path, setting: str) -> None:
+def test_prepared_writes_can_be_turned_off(directory: Path, setting: str) -> None:
     """By itself, or with the rest of the compiled room."""
     name, _, value = setting.partition("=")
     done = subprocess.run(
