@@ -253,8 +253,9 @@ class SegmentFile:
             self._is_synced = True
 
     def close(self) -> None:
-        """Close the file."""
-        self.files.close(self.handle)
+        """Close the file. Another file may get the number: who closes the handles of this log must not meet it."""
+        handle, self.handle = self.handle, -1
+        self.files.close(handle)
 
 
 class LinkCount:

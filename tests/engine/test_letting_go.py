@@ -434,6 +434,39 @@ def test_forked_child_keeps_nothing(directory: Path, moment: str) -> None:
     assert run.stdout.splitlines() == (["['q']"] if moment == "opening" else ["['q']", "[]"]), run.stderr
 
 
+RELEASED = """
+import asyncio, os, sys
+from mrecordlog_async import MultiRecordLog
+
+loop = asyncio.new_event_loop()
+log = loop.run_until_complete(MultiRecordLog.open(sys.argv[1]).__aenter__())
+loop.close()
+
+async def open_again():
+    async with MultiRecordLog.open(sys.argv[1]):
+        pass
+
+asyncio.run(open_again())
+handles = [os.open(sys.argv[1], os.O_RDONLY) for _ in range(20)]
+if os.fork() == 0:
+    print(len([handle for handle in handles if os.path.exists(f"/proc/self/fd/{handle}")]), flush=True)
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_forked_child_closes_nothing_of_others(directory: Path) -> None:
+    """The log's loop is closed, and the next opener released it: its descriptors have the numbers of other files."""
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", RELEASED, str(directory)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert run.stdout == "20\n", run.stderr
+
+
 FORGETTING = """
 import asyncio, gc, os, sys
 from mrecordlog_async import LogLockedError, MultiRecordLog
