@@ -112,8 +112,8 @@ def spark_options() -> str:
     """Return the options of the data source."""
     defaults = {each.name: each.default for each in fields(spark_source.Options)}
     rows = [
-        (f"`{option.name}`", option.default or _spark_default(defaults[field]), option.where, option.meaning)
-        for field, option in spark_source.options()
+        (f"`{option.name}`", option.default or _spark_default(defaults[option.field]), option.where, option.meaning)
+        for option in spark_source.OPTIONS
     ]
     return table(("option", "default", "for", "meaning"), rows)
 

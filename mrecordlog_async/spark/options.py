@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import Enum
-from functools import cache
-from typing import Annotated, Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -344,215 +343,230 @@ def _when_down(text: str) -> WhenDown:
 
 
 class Option(NamedTuple):
-    """One option. where: reads and writes that it is for. default: for the manual, if the field's does not say it."""
+    """One option.
+
+    Attributes:
+        name: As Spark's users write it, in any case.
+        field: Of `Options`; two options of one field exclude each other.
+        read: Reads its text, and raises ValueError.
+        where: Reads and writes that it is for, for the manual.
+        meaning: For the manual.
+        default: For the manual, if that of the field does not say it.
+    """
 
     name: str
+    field: str
     read: Callable[[str], Any]
     where: str
     meaning: str
     default: str | None = None
 
 
+OPTIONS = (
+    Option(
+        "servers",
+        "servers",
+        parse_servers,
+        "all",
+        "`name=url,…` or one url; `dns+http://host:port` for all services behind a name",
+        "none",
+    ),
+    Option(
+        "subscribe",
+        "subscription",
+        queue_names,
+        "read",
+        'names (`a,b` or `["a","b"]`) of existing queues; an endless stream waits until they exist',
+        "all",
+    ),
+    Option("subscribePattern", "subscription", queue_pattern, "read", "a pattern for the whole name of a queue", "all"),
+    Option(
+        "startingOffsets",
+        "starting",
+        _offsets("earliest", "latest"),
+        "read",
+        '`latest`, or JSON `{"server": {"queue": 7}}` with existing queues; -2 is the first position, -1 the end',
+    ),
+    Option(
+        "startingTimestamp",
+        "starting",
+        _moment,
+        "read",
+        "begin with the first record stored at that time or later; instead of `startingOffsets`",
+        "none",
+    ),
+    Option(
+        "endingOffsets",
+        "ending",
+        _offsets("latest"),
+        "batch read",
+        "JSON as for `startingOffsets`; these positions are not read themselves",
+    ),
+    Option(
+        "endingTimestamp",
+        "ending",
+        _moment,
+        "batch read",
+        "end before the first record stored at that time or later; instead of `endingOffsets`",
+        "none",
+    ),
+    Option("timeZone", "time_zone", _zone, "read", "of times without one: `+01:00`, `Europe/Berlin`", "`UTC`"),
+    Option("maxRecordsPerTrigger", "records_per_trigger", count, "stream", "records of one batch at most"),
+    Option(
+        "minRecordsPerTrigger",
+        "records_min",
+        count,
+        "endless stream",
+        "wait until a batch has this many records, or is full …",
+    ),
+    Option(
+        "maxTriggerDelay",
+        "delay_seconds",
+        seconds,
+        "endless stream",
+        "… or the first of them has waited this many seconds",
+    ),
+    Option(
+        "maxBytesPerTrigger",
+        "bytes_per_trigger",
+        size,
+        "stream",
+        "payload bytes of one batch at most, if that is reached first: a "
+        "[size](reference/settings.md#sizes-and-times) as `256m`, `1g`",
+    ),
+    Option("minPartitions", "partitions_min", count, "read", "tasks per batch at least, about"),
+    Option(
+        "maxRecordsPerPartition",
+        "records_per_partition",
+        count,
+        "read",
+        "records of one task at most, but up to 8,192 where positions have gaps",
+    ),
+    Option(
+        "parallelism",
+        "parallelism",
+        count,
+        "read",
+        "number of tasks for a large batch",
+        "cores that the driver may use",
+    ),
+    Option(
+        "failOnDataLoss",
+        "fail_on_data_loss",
+        _switch,
+        "read",
+        "false: continue without records that were deleted unread, with a warning",
+    ),
+    Option(
+        "failOnServerDown",
+        "when_down",
+        _when_down,
+        "read",
+        "true: wait for the server, then fail (at once if it refuses to list its queues); `atEnd`: continue "
+        "without it, and fail at the end of a run that ends (streams); false: continue without it",
+        "true",
+    ),
+    Option("truncate", "truncate", _switch, "stream", "truncate the records that the checkpoint has committed"),
+    Option(
+        "syncDirs",
+        "sync_directories",
+        _paths,
+        "stream",
+        'sync these file systems (`/a,/b`, or `["/a, b"]`) before each truncate or acknowledgement; stop if a '
+        "sync fails",
+        "none",
+    ),
+    Option(
+        "consumer",
+        "consumer",
+        name,
+        "stream",
+        "acknowledge the records that the checkpoint has committed, as this consumer of every queue, instead of "
+        "truncating",
+    ),
+    Option(
+        "consumerOwner",
+        "consumer_owner",
+        _uuid,
+        "stream",
+        "a UUID that alone may hold the consumer, the same at every start",
+    ),
+    Option("takeOver", "take_over", _switch, "stream", "take the consumer over from another owner"),
+    Option("acceptWentBack", "accept_went_back", _switch, "stream", "read all of a log again that went back"),
+    Option(
+        "forget",
+        "forget",
+        logs,
+        "stream",
+        "ids of logs that are lost (`4f31a0c2,…`): they leave the checkpoint",
+        "none",
+    ),
+    Option(
+        "pushdown",
+        "pushdown",
+        _switch,
+        "read",
+        "only false: with filters pushed down, Spark would return too few rows for the next query of the same "
+        "DataFrame or view. To fetch less, use `subscribe` and `startingOffsets`",
+    ),
+    Option("payload", "payload", _switch, "read", "false: positions only; no payload leaves the service"),
+    Option("queue", "queue", name, "write", "the queue of all rows, if they have no column `queue`"),
+    Option("createQueues", "create_queues", _switch, "write", "false: refuse rows of a queue that does not exist"),
+    Option(
+        "token", "token", _token, "all", "the bearer token of all servers; `token.NAME` is the one of the server NAME"
+    ),
+    Option(
+        "timeout",
+        "timeout_seconds",
+        seconds,
+        "all",
+        "seconds that a service may be silent; a response without records may take six times as long",
+    ),
+    Option("retries", "retries", count_or_zero, "all", "how often a failed call is repeated"),
+    Option(
+        "serverWait",
+        "server_wait_seconds",
+        seconds_or_zero,
+        "stream",
+        "seconds to wait for a service that has responded before, where it is waited for",
+    ),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Everything that a user may set for a read or a write. Fields with two options take one of them."""
+    """Everything that a user may set for a read or a write, and the defaults."""
 
-    servers: Annotated[
-        tuple[Endpoint | Lookup, ...],
-        Option(
-            "servers",
-            parse_servers,
-            "all",
-            "`name=url,…` or one url; `dns+http://host:port` for all services behind a name",
-            "none",
-        ),
-    ] = ()
-    subscription: Annotated[
-        Subscription,
-        Option(
-            "subscribe",
-            queue_names,
-            "read",
-            'names (`a,b` or `["a","b"]`) of existing queues; an endless stream waits until they exist',
-            "all",
-        ),
-        Option("subscribePattern", queue_pattern, "read", "a pattern for the whole name of a queue", "all"),
-    ] = Subscription()  # it is frozen
-    starting: Annotated[
-        Bound,
-        Option(
-            "startingOffsets",
-            _offsets("earliest", "latest"),
-            "read",
-            '`latest`, or JSON `{"server": {"queue": 7}}` with existing queues; -2 is the first position, -1 the end',
-        ),
-        Option(
-            "startingTimestamp",
-            _moment,
-            "read",
-            "begin with the first record stored at that time or later; instead of `startingOffsets`",
-            "none",
-        ),
-    ] = "earliest"
-    ending: Annotated[
-        Bound,
-        Option(
-            "endingOffsets",
-            _offsets("latest"),
-            "batch read",
-            "JSON as for `startingOffsets`; these positions are not read themselves",
-        ),
-        Option(
-            "endingTimestamp",
-            _moment,
-            "batch read",
-            "end before the first record stored at that time or later; instead of `endingOffsets`",
-            "none",
-        ),
-    ] = "latest"
-    time_zone: Annotated[
-        tzinfo, Option("timeZone", _zone, "read", "of times without one: `+01:00`, `Europe/Berlin`", "`UTC`")
-    ] = UTC
-    records_per_trigger: Annotated[
-        int, Option("maxRecordsPerTrigger", count, "stream", "records of one batch at most")
-    ] = RECORDS
-    records_min: Annotated[
-        int,
-        Option(
-            "minRecordsPerTrigger", count, "endless stream", "wait until a batch has this many records, or is full …"
-        ),
-    ] = 1
-    delay_seconds: Annotated[
-        float,
-        Option("maxTriggerDelay", seconds, "endless stream", "… or the first of them has waited this many seconds"),
-    ] = 60.0
-    bytes_per_trigger: Annotated[
-        int,
-        Option(
-            "maxBytesPerTrigger",
-            size,
-            "stream",
-            "payload bytes of one batch at most, if that is reached first: a "
-            "[size](reference/settings.md#sizes-and-times) as `256m`, `1g`",
-        ),
-    ] = BYTES
-    partitions_min: Annotated[int | None, Option("minPartitions", count, "read", "tasks per batch at least, about")] = (
-        None
-    )
-    records_per_partition: Annotated[
-        int | None,
-        Option(
-            "maxRecordsPerPartition",
-            count,
-            "read",
-            "records of one task at most, but up to 8,192 where positions have gaps",
-        ),
-    ] = None
-    parallelism: Annotated[
-        int | None,
-        Option("parallelism", count, "read", "number of tasks for a large batch", "cores that the driver may use"),
-    ] = None
-    fail_on_data_loss: Annotated[
-        bool,
-        Option(
-            "failOnDataLoss",
-            _switch,
-            "read",
-            "false: continue without records that were deleted unread, with a warning",
-        ),
-    ] = True
-    when_down: Annotated[
-        WhenDown,
-        Option(
-            "failOnServerDown",
-            _when_down,
-            "read",
-            "true: wait for the server, then fail (at once if it refuses to list its queues); `atEnd`: continue "
-            "without it, and fail at the end of a run that ends (streams); false: continue without it",
-            "true",
-        ),
-    ] = WhenDown.FAIL
-    truncate: Annotated[
-        bool, Option("truncate", _switch, "stream", "truncate the records that the checkpoint has committed")
-    ] = False
-    sync_directories: Annotated[
-        tuple[str, ...],
-        Option(
-            "syncDirs",
-            _paths,
-            "stream",
-            'sync these file systems (`/a,/b`, or `["/a, b"]`) before each truncate or acknowledgement; stop if a '
-            "sync fails",
-            "none",
-        ),
-    ] = ()
-    consumer: Annotated[
-        str | None,
-        Option(
-            "consumer",
-            name,
-            "stream",
-            "acknowledge the records that the checkpoint has committed, as this consumer of every queue, instead "
-            "of truncating",
-        ),
-    ] = None
-    consumer_owner: Annotated[
-        str | None,
-        Option("consumerOwner", _uuid, "stream", "a UUID that alone may hold the consumer, the same at every start"),
-    ] = None
-    take_over: Annotated[bool, Option("takeOver", _switch, "stream", "take the consumer over from another owner")] = (
-        False
-    )
-    accept_went_back: Annotated[
-        bool, Option("acceptWentBack", _switch, "stream", "read all of a log again that went back")
-    ] = False
-    forget: Annotated[
-        tuple[str, ...],
-        Option("forget", logs, "stream", "ids of logs that are lost (`4f31a0c2,…`): they leave the checkpoint", "none"),
-    ] = ()
-    pushdown: Annotated[
-        bool,
-        Option(
-            "pushdown",
-            _switch,
-            "read",
-            "only false: with filters pushed down, Spark would return too few rows for the next query of the same "
-            "DataFrame or view. To fetch less, use `subscribe` and `startingOffsets`",
-        ),
-    ] = False
-    payload: Annotated[
-        bool, Option("payload", _switch, "read", "false: positions only; no payload leaves the service")
-    ] = True
-    queue: Annotated[
-        str | None, Option("queue", name, "write", "the queue of all rows, if they have no column `queue`")
-    ] = None
-    create_queues: Annotated[
-        bool, Option("createQueues", _switch, "write", "false: refuse rows of a queue that does not exist")
-    ] = True
-    token: Annotated[
-        str | None,
-        Option("token", _token, "all", "the bearer token of all servers; `token.NAME` is the one of the server NAME"),
-    ] = field(default=None, repr=False)
+    servers: tuple[Endpoint | Lookup, ...] = ()
+    subscription: Subscription = Subscription()  # it is frozen
+    starting: Bound = "earliest"
+    ending: Bound = "latest"
+    time_zone: tzinfo = UTC
+    records_per_trigger: int = RECORDS
+    records_min: int = 1
+    delay_seconds: float = 60.0
+    bytes_per_trigger: int = BYTES
+    partitions_min: int | None = None
+    records_per_partition: int | None = None
+    parallelism: int | None = None
+    fail_on_data_loss: bool = True
+    when_down: WhenDown = WhenDown.FAIL
+    truncate: bool = False
+    sync_directories: tuple[str, ...] = ()
+    consumer: str | None = None
+    consumer_owner: str | None = None
+    take_over: bool = False
+    accept_went_back: bool = False
+    forget: tuple[str, ...] = ()
+    pushdown: bool = False
+    payload: bool = True
+    queue: str | None = None
+    create_queues: bool = True
+    token: str | None = field(default=None, repr=False)
     tokens: Mapping[str, str] = field(default_factory=dict, repr=False)  # of `token.NAME`
-    timeout_seconds: Annotated[
-        float,
-        Option(
-            "timeout",
-            seconds,
-            "all",
-            "seconds that a service may be silent; a response without records may take six times as long",
-        ),
-    ] = 60.0
-    retries: Annotated[int, Option("retries", count_or_zero, "all", "how often a failed call is repeated")] = 5
-    server_wait_seconds: Annotated[
-        float,
-        Option(
-            "serverWait",
-            seconds_or_zero,
-            "stream",
-            "seconds to wait for a service that has responded before, where it is waited for",
-        ),
-    ] = 120.0  # long enough for a restart with recovery
+    timeout_seconds: float = 60.0
+    retries: int = 5
+    server_wait_seconds: float = 120.0  # long enough for a restart with recovery
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
@@ -564,9 +578,10 @@ class Options:
         found = _without_table_properties({name.lower(): str(value) for name, value in given.items()})
         _refuse_unknown(found)
         values, given_by = dict[str, Any](), dict[str, str]()
-        for to, option in options():
+        for option in OPTIONS:
             if (text := found.get(option.name.lower())) is None:
                 continue
+            to = option.field
             if to in values:
                 raise OptionError(f"set {given_by[to]} or {option.name}, not both")
             values[to], given_by[to] = _value_of(option.name, option.read, text), option.name
@@ -612,22 +627,6 @@ class Options:
             )
 
 
-@cache
-def _rows() -> Sequence[tuple[str, Option]]:
-    hints = get_type_hints(Options, include_extras=True)
-    return [
-        (each.name, one)
-        for each in fields(Options)
-        for one in getattr(hints[each.name], "__metadata__", ())
-        if isinstance(one, Option)
-    ]
-
-
-def options() -> Iterator[tuple[str, Option]]:
-    """Yield (field of `Options`, option) for all options, in their order."""
-    yield from _rows()
-
-
 def _value_of(name: str, read: Callable[[str], Any], text: str) -> Any:
     try:
         return read(text)
@@ -642,7 +641,7 @@ def _refuse_unknown(found: Mapping[str, str]) -> None:
 
     A misspelt limit or `truncate` must not be ignored silently.
     """
-    known = {option.name.lower(): option.name for _, option in options()}
+    known = {option.name.lower(): option.name for option in OPTIONS}
     for name in found:
         if name in _LEFT:
             raise OptionError(f"{name}: {_LEFT[name]}")

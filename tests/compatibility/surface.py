@@ -32,7 +32,7 @@ def surface() -> dict[str, list[str]]:
         "exit codes": (f"{name} {code}" for name, code in vars(exit_codes).items() if name.isupper()),
         "problem codes": _problem_codes(),
         "metrics": _metrics(),
-        "spark options": (option.name for _, option in options.options()),
+        "spark options": (option.name for option in options.OPTIONS),
         "columns": _columns(),
     }
     return {kind: sorted(set(lines)) for kind, lines in kinds.items()}

@@ -11,7 +11,7 @@ import pytest
 
 from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.spark.offsets import encoded
-from mrecordlog_async.spark.options import OptionError, Options, Subscription, options, parse_servers
+from mrecordlog_async.spark.options import OPTIONS, OptionError, Options, Subscription, parse_servers
 from mrecordlog_async.spark.state import LogAt, LogState, QueueAt
 from tests.compatibility.surface import hooks
 
@@ -275,7 +275,7 @@ def test_paths_may_have_commas() -> None:
 def test_every_option_has_one_row() -> None:
     """The manual lists each option once, with its default."""
     rows = hooks().spark_options().splitlines()[2:]
-    names = [option.name for _, option in options()]
+    names = [option.name for option in OPTIONS]
     assert [row.split("`")[1] for row in rows] == names
     assert rows[names.index("startingOffsets")].startswith("| `startingOffsets` | `earliest` | read | "), (
         "as it is typed"
@@ -285,7 +285,7 @@ def test_every_option_has_one_row() -> None:
 
 def test_every_field_is_set_by_an_option() -> None:
     """A field without an option could not be set; `tokens` has one name for each server."""
-    assert {each.name for each in fields(Options)} - {name for name, _ in options()} == {"tokens"}
+    assert {each.name for each in fields(Options)} - {option.field for option in OPTIONS} == {"tokens"}
 
 
 def test_a_time_in_an_unknown_zone_is_refused_at_once() -> None:
