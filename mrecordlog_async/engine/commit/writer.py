@@ -301,16 +301,17 @@ class SmallBatches:
 
     def _written(self, outcome: object) -> None:
         """Finish what was written, or have the log's thread do it after all."""
-        if type(outcome) is EncodedBatch:
-            try:
+        try:
+            if type(outcome) is EncodedBatch:
                 self._thread.hand_over(self.finish, self._journal.commit_alone, outcome)
-            except BaseException as error:  # no memory: nothing else would wake the writer, or finish the group
-                self.finish(None, error)
-        elif type(outcome) is CommitResult:
-            self.finish(outcome, None)
-        else:
-            assert isinstance(outcome, BaseException), "or an error"
+                return
+            assert isinstance(outcome, CommitResult | BaseException), "or what became of it"
+        except BaseException as error:  # no memory: nothing else would wake the writer, or finish the group
+            outcome = error
+        if isinstance(outcome, BaseException):
             self.finish(None, outcome)
+        else:
+            self.finish(outcome, None)
 
     def finish(self, result: CommitResult | None, error: BaseException | None) -> None:
         """Apply and acknowledge the batch that the log's thread has stored, or have the writer deal with its error."""
