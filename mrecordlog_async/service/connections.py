@@ -409,6 +409,8 @@ class Connections:
             task.add_done_callback(self._tasks.discard)
             return
         self.counts.refused += 1
+        text = f"{len(self.open)} connections are open, which is the limit; clients wait or hold too many"
+        self._service.refused.note("connections", text)
         self.note(problem := too_many_connections(len(self.open), self.options.connections), None)
         with accepted, suppress(OSError):
             if not self._tls:  # before its handshake, a client of TLS understands nothing

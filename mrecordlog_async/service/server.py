@@ -133,7 +133,6 @@ async def _serve_until_stopped(
     checks = (
         connections.check,
         Status(service, address).check,
-        service.note_refused_connections,
         service.refused.check,
         MemoryTrimmer(service).check,
     )

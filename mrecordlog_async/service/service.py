@@ -84,9 +84,9 @@ class RefusedRequests:
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._episodes = Episodes(_log_end, clock)
 
-    def note(self, reason: str, text: str, requests: int = 1) -> None:
-        """Count refused *requests*; log *text* if they begin an episode."""
-        if self._episodes.note(reason, requests):
+    def note(self, reason: str, text: str) -> None:
+        """Count a refused request; log *text* if it begins an episode."""
+        if self._episodes.note(reason, 1):
             logger.warning("requests are refused: %s", text, extra={"facts": {"event": "refusing", "reason": reason}})
 
     def check(self) -> None:
@@ -128,7 +128,6 @@ class Service:
         self.active = 0  # requests being served
         self.problems: dict[int, int] = {}  # responses other than success, by status
         self.refused = RefusedRequests()
-        self._connections_noted = 0  # refused connections that are in the log
         self.name = self.options.name or socket.gethostname()
         self.log_id = ""  # the log's public id, once it is attached
         self.opening = ""  # random, new for every attached log: positions seen under another value may have gone back
@@ -218,14 +217,6 @@ class Service:
         if expected is not None and expected != self.log.inspection.public_id:
             detail = f"this is the log {self.log_id} of {self.name!r}, and the request is for {expected[:64]!r}: "
             raise ProblemError(412, "other_log", detail + "look up which address has that log", log=self.log_id)
-
-    def note_refused_connections(self) -> None:
-        """Log that connections are refused, if they are. Called every second."""
-        refused = self.connections.refused
-        if refused > self._connections_noted:
-            text = f"{self.connections.open} connections are open, which is the limit; clients wait or hold too many"
-            self.refused.note("connections", text, refused - self._connections_noted)
-            self._connections_noted = refused
 
     def check_room(self, size: int) -> None:
         """Raise the 429 problem if *size* more bytes do not fit in memory. Called before a large body is read."""

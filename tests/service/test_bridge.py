@@ -140,11 +140,3 @@ async def test_a_refused_request_is_read_to_its_end(served: Served) -> None:
         assert await connection.status() in (400, 431)
         assert (await connection.reader.read()).endswith(b"}")
         await sending
-
-
-async def test_other_versions_of_http_are_refused(served: Served) -> None:
-    """Checks of 1.1 would not be made for them."""
-    for version in (b"2.0", b"0.9", b"1.2"):
-        async with raw(served) as connection:
-            await connection.send(b"GET /healthz HTTP/%b\r\nHost: x\r\n\r\n" % version)
-            assert await connection.status() in (400, 505)

@@ -400,27 +400,6 @@ async def test_a_thousand_idle_and_half_open_connections_cost_little(directory: 
 # Framing.
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        b"Content-Length: 1\r\nContent-Length: 2\r\n",
-        b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n",
-        b"Content-Length: -1\r\n",
-        b"Content-Length: 1_0\r\n",
-        b"Content-Length: 0000000000000000000000001\r\n",
-        b"X-Folded: a\r\n b\r\n",
-        b"X-Nul: a\0b\r\n",
-        b"No-Colon\r\n",
-    ],
-    ids=["two lengths", "length and chunks", "negative", "underscore", "25 digits", "folded", "nul", "no colon"],
-)
-async def test_headers_that_two_readers_could_read_differently_are_refused(served: Served, headers: bytes) -> None:
-    """Request smuggling begins with headers that a proxy reads differently."""
-    assert await ask(served, HEAD + headers + b"\r\nx") == 400
-    assert served.log.next_position("q") == 0
-    assert await still_answers(served)
-
-
 @pytest.mark.parametrize("upgrade", [b"h2c", b"websocket", b"x"])
 async def test_a_payload_is_no_request_after_an_upgrade(served: Served, upgrade: bytes) -> None:
     """A proxy that knows no upgrade forwards what its client sends next, and a server may have read less of it."""
