@@ -14,7 +14,8 @@ from deltalake import DeltaTable
 
 from mrecordlog_async import Limits, QueueOptions
 from mrecordlog_async.model import TICK_NS, time_of_tick
-from mrecordlog_async.spark.connection import ServiceRefusedError
+from mrecordlog_async.spark import drain_loop
+from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.drain_call import DrainOptions, drain
 from mrecordlog_async.spark.log_table import LogTable
 from mrecordlog_async.spark.losses import UnreadLossError
@@ -209,18 +210,24 @@ def test_damage_stops_a_task_and_names_the_file(twins: Twins, at: int) -> None:
     assert sum(batch.num_rows for partition in other.partitions() for batch in other.read(partition)) == 100
 
 
-def test_a_drain_says_what_is_damaged_and_goes_on_past_it(spark: SparkSession, twins: Twins, tmp_path: Path) -> None:
+def test_a_drain_says_what_is_damaged_and_goes_on_past_it(
+    spark: SparkSession, twins: Twins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing is released meanwhile. Past the damage it needs the word that records may be lost."""
     service, output = twins.small, str(tmp_path / "table")
-    damage_segment(service.directory, 0)
-    options = DrainOptions(f"default={service.url}", output)
-    with pytest.raises(BatchFailedError, match=r"is damaged; `mrecordlog verify` lists .*truncate the queue past it"):
+    damage_segment(service.directory, 3)
+    options = DrainOptions(f"default={service.url}", output, max_records=1_000)
+    monkeypatch.setattr(drain_loop, "SERVER_WAIT_SECONDS", 0.0)  # a plan over the damage fails, as a fetch does
+    damaged = r"is damaged; `mrecordlog verify` lists .*truncate the queue past it"
+    with pytest.raises((BatchFailedError, ServerDownError), match=damaged):
         drain(options, spark)
-    assert service.positions("a") == (0, RECORDS)
+    stored = service.positions("a")[0]
+    assert 0 < stored < 3_900, "it stored what lies before the damage"
     for queue in QUEUES:
-        service.truncate(queue, 1_500)
+        service.truncate(queue, 3_899)
     with pytest.raises(UnreadLossError, match="allow-data-loss"):
         drain(options, spark)
     assert drain(replace(options, allow_data_loss=True), spark).left == {"default": 0}
     table = DeltaTable(output).to_pyarrow_table(columns=["queue", "position"])
-    assert sorted(row["position"] for row in table.to_pylist() if row["queue"] == "a") == [*range(1_501, RECORDS)]
+    found = sorted(row["position"] for row in table.to_pylist() if row["queue"] == "a")
+    assert found == [*range(stored), *range(3_900, RECORDS)]
