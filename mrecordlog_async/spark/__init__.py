@@ -43,7 +43,14 @@ Both use:
     connection       one exchange, and how often it is repeated
     blocks           runs of records to Arrow and back
     state            positions, as an output stores them
-    process/         Java and Python for Spark
+
+The processes that Spark needs on this machine:
+
+    java             Java for machines without it
+    worker_python    the Python of Spark's workers
+    worker_daemon    the process that starts the workers
+    shims            scripts that replace Java and Python
+    pyspark_version  whether pyspark has data sources in Python
 
 Decided here, and why:
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import MutableMapping
 from functools import cached_property
 
-from mrecordlog_async.spark.process.offers import refuse_without_data_sources
+from mrecordlog_async.spark.pyspark_version import refuse_without_data_sources
 
 refuse_without_data_sources()  # before the next import fails with the name of a module of pyspark
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from socketserver import BaseServer
 from typing import TYPE_CHECKING, Any
 
-from mrecordlog_async.spark.process.java import ensure_java
-from mrecordlog_async.spark.process.offers import refuse_without_data_sources
-from mrecordlog_async.spark.process.python import ensure_python
+from mrecordlog_async.spark.java import ensure_java
+from mrecordlog_async.spark.pyspark_version import refuse_without_data_sources
+from mrecordlog_async.spark.worker_python import ensure_python
 from mrecordlog_async.support.extras import naming
 from mrecordlog_async.support.forks import call_in_children
 
@@ -32,7 +32,7 @@ LOCAL_SETTINGS = {
     # Everything runs on this machine: no other host needs Spark's ports, which require no password.
     "spark.driver.bindAddress": LOOPBACK,
     "spark.driver.host": LOOPBACK,
-    "spark.python.daemon.module": "mrecordlog_async.spark.process.daemon",
+    "spark.python.daemon.module": "mrecordlog_async.spark.worker_daemon",
 }
 
 JOB_SETTINGS = {"spark.ui.showConsoleProgress": "false", "spark.ui.enabled": "false"}

@@ -12,7 +12,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from mrecordlog_async.spark.process.java import NoJavaError, ensure_java
+from mrecordlog_async.spark.java import NoJavaError, ensure_java
 from tests.deep.built import build
 from tests.deep.installed import Case, use
 from tests.serving import Process

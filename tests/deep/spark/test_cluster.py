@@ -14,8 +14,8 @@ from deltalake import DeltaTable
 from mrecordlog_async.model import Run
 from mrecordlog_async.protocol import calls
 from mrecordlog_async.spark import __main__ as job
-from mrecordlog_async.spark.process.java import NoJavaError, ensure_java
-from mrecordlog_async.spark.process.python import ensure_python
+from mrecordlog_async.spark.java import NoJavaError, ensure_java
+from mrecordlog_async.spark.worker_python import ensure_python
 from tests.spark import small_java
 from tests.spark.cluster import DEADLINE_SECONDS, SPARK_HOME, Cluster, Gate, cluster, end
 from tests.spark.processes import served

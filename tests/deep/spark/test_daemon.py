@@ -9,7 +9,7 @@ LOST_CONNECTION = """
 import os
 import socket
 
-from mrecordlog_async.spark.process import daemon
+from mrecordlog_async.spark import worker_daemon as daemon
 
 ours, theirs = socket.socketpair()
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async.spark.process import java
-from mrecordlog_async.spark.process.java import NoJavaError, ensure_java
-from mrecordlog_async.spark.process.shims import install_shim
+from mrecordlog_async.spark import java
+from mrecordlog_async.spark.java import NoJavaError, ensure_java
+from mrecordlog_async.spark.shims import install_shim
 
 
 def a_java(directory: Path, version: str) -> Path:

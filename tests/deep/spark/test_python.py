@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async.spark.process import python
-from mrecordlog_async.spark.process.python import ensure_python
+from mrecordlog_async.spark import worker_python as python
+from mrecordlog_async.spark.worker_python import ensure_python
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async.spark.process import shims
-from mrecordlog_async.spark.process.shims import install_shim
+from mrecordlog_async.spark import shims
+from mrecordlog_async.spark.shims import install_shim
 
 SCRIPT = "#!/bin/sh\necho here\n"
 

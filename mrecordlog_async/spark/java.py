@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 
 from mrecordlog_async.errors import RecordLogError
-from mrecordlog_async.spark.process.shims import install_shim
+from mrecordlog_async.spark.shims import install_shim
 
 JAVA_VERSION_MIN = 17
 

@@ -16,7 +16,7 @@ import os
 import shlex
 import sys
 
-from mrecordlog_async.spark.process.shims import install_shim
+from mrecordlog_async.spark.shims import install_shim
 
 _WRAPPER = """#!/bin/sh
 # Takes Spark's zips of pyspark off the path: the installed package has the same, compiled.
@@ -35,7 +35,7 @@ export PYTHONPATH
 # The workers that plan a query are started by pyspark's own daemon whatever the settings say.
 if [ "$1 $2" = "-m pyspark.daemon" ]; then
     shift 2
-    set -- -m mrecordlog_async.spark.process.daemon "$@"
+    set -- -m mrecordlog_async.spark.worker_daemon "$@"
 fi
 exec {python} "$@"
 """
