@@ -22,7 +22,17 @@ from mrecordlog_async.spark.output import BatchFailedError, OutputRefusedError, 
 from mrecordlog_async.spark.runners import in_process
 from mrecordlog_async.spark.table_files import NotSyncedError, TableFiles
 from mrecordlog_async.storage import os_filesystem
-from tests.spark.draining import Draining, Killed, Killer, age_entries, columns, drain_all, expected, table_rows
+from tests.spark.draining import (
+    Draining,
+    Killed,
+    Killer,
+    age_entries,
+    columns,
+    drain_all,
+    expected,
+    going_on,
+    table_rows,
+)
 from tests.spark.lake_readers import with_delta
 from tests.spark.medium import Medium, OnlySynced
 from tests.spark.services import ThreadedService, numbered
@@ -924,7 +934,8 @@ def test_a_power_cut_after_a_commit_of_another_process_changes_nothing(
     feed(service, 15, 15 + records)
     process.all()
     disk.cut(OnlySynced())
-    drain_all({"s": service}, table)
+    with going_on():
+        drain_all({"s": service}, table)
     assert [row for row in table_rows(table) if row[0] == "q"] == expected(q=15 + records)
     assert left(service) == 0
 
@@ -947,7 +958,8 @@ def test_a_power_cut_after_another_process_committed_during_a_batch_changes_noth
     with suppress(OutputRefusedError):
         process.step()
     disk.cut(OnlySynced())
-    drain_all({"s": service}, table)
+    with going_on():
+        drain_all({"s": service}, table)
     assert [row for row in table_rows(table) if row[0] == "q"] == expected(q=10)
     assert left(service) == 0
 
@@ -967,7 +979,8 @@ def test_a_checkpoint_of_another_process_is_made_durable_with_the_next_batch(
         entry(table, number).unlink()
     TableFiles(str(table)).sync_names(["_delta_log/x"])
     disk.cut(OnlySynced())
-    assert drain_all({"s": service}, table) == 0
+    with going_on():
+        assert drain_all({"s": service}, table) == 0
     assert table_rows(table) == expected(q=15)
 
 
