@@ -24,14 +24,13 @@ Only then may records be truncated. What was begun and not committed never exist
 from __future__ import annotations
 
 import logging
-import os
 import platform
 import re
 import secrets
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,13 +105,19 @@ CLEANUP = "delta.enableExpiredLogCleanup"
 NOT_SYNCED = "not_synced"
 """In what a task returns: the disk failed, so the drain has to stop."""
 
+TASK_NOT_SYNCED = "a task could not sync what it wrote to the table. Check the disk and start again"
+
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 """delta-rs would write a checkpoint of the table and delete entries without a sync."""
 
 
 @dataclass(frozen=True)
 class DeltaWriter:
-    """The tasks' side. mark: a file of the driver that a task has to see first; "" for none."""
+    """The tasks' side.
+
+    Attributes:
+        mark: A file of the driver that a task has to see first; "" for none. A task whose sync fails renames it.
+    """
 
     files: TableFiles
     layout: Layout
@@ -121,7 +126,10 @@ class DeltaWriter:
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
         """Store rows as durable files that no version names yet; return what a commit needs of them."""
-        if self.mark and self.files.path is not None and not os.path.exists(Path(self.files.path, self.mark)):
+        mark = Path(self.files.path, self.mark) if self.mark and self.files.path is not None else None
+        if mark is not None and not mark.exists():
+            if failed(mark).exists():
+                return [not_synced(TASK_NOT_SYNCED)]
             raise OutputRefusedError(
                 f"{self.files.path} on {platform.node()} is not the directory that the driver sees: mount it on every "
                 "machine, or use storage that all machines share (s3://, gs://, az://)"
@@ -130,12 +138,25 @@ class DeltaWriter:
             return write_rows(self.files, self.layout, batches, self.schema)
         except NotSyncedError as error:
             # Not raised: Spark would try the task again, and then the sync would succeed and prove nothing.
-            return [{"path": "", "size": 0, "rows": 0, NOT_SYNCED: str(error)}]
+            if mark is not None:
+                with suppress(OSError):
+                    mark.rename(failed(mark))  # the driver does not get what is returned if another task fails
+            return [not_synced(str(error))]
         except OSError as error:
             raise BatchFailedError(
                 f"a file of the table {self.files.address} could not be written "
                 f"({error.strerror or reason_of(error)}): free space, or repair the disk or the rights"
             ) from error
+
+
+def failed(mark: Path) -> Path:
+    """Return the name of a mark once a task has failed to sync."""
+    return mark.with_name(f"{mark.name}-failed")
+
+
+def not_synced(sentence: str) -> WrittenFile:
+    """Return what a task returns that has failed to sync, instead of files."""
+    return {"path": "", "size": 0, "rows": 0, NOT_SYNCED: sentence}
 
 
 class DeltaOutput:
@@ -231,6 +252,10 @@ class DeltaOutput:
                 self._report(sentence)
             if not DeltaTable.is_deltatable(self.files.uri, self.files.options):
                 self._create()
+                self._report(
+                    f"a new table is created at {self.files.address}: it gets what the logs still hold. If there was "
+                    "one, stop the drain, and look whether its disk is mounted and the address is right"
+                )
             self._loaded = DeltaTable(self.files.uri, storage_options=self.files.options)
             owner = self._owner_of_earlier_versions()
             self._take_partitioning()
@@ -246,7 +271,8 @@ class DeltaOutput:
     def close(self) -> None:
         """Remove the mark that tasks look for."""
         if self._mark:
-            self._remove(self._mark)
+            for each in (Path(self._mark), failed(Path(self._mark))):
+                self._remove(str(each))
             self._mark = ""
 
     def _create(self) -> None:
@@ -420,9 +446,9 @@ class DeltaOutput:
             BatchFailedError: a file is missing, or the commit failed; it may have been carried out.
             NotSyncedError: the disk failed.
         """
+        for sentence in (each[NOT_SYNCED] for each in files if NOT_SYNCED in each):
+            self._failed = self._failed or NotSyncedError(sentence)
         with self._working():
-            for sentence in (each[NOT_SYNCED] for each in files if NOT_SYNCED in each):
-                raise NotSyncedError(sentence)
             for _ in range(ATTEMPTS):
                 stored, number = self._prepared(files, state)
                 self._tries.add(number)
@@ -555,6 +581,8 @@ class DeltaOutput:
     @contextmanager
     def _working(self) -> Iterator[None]:
         """Explain errors; after a sync that failed, do nothing more."""
+        if self._mark and self.files.path is not None and failed(Path(self.files.path, self._mark)).exists():
+            self._failed = self._failed or NotSyncedError(TASK_NOT_SYNCED)
         if self._failed is not None:
             raise self._failed
         try:
@@ -579,7 +607,9 @@ class DeltaOutput:
             ):
                 self._table.cleanup_metadata()
             self._drop_unused()
-        except (DeltaError, OSError, NotSyncedError, StateError) as error:
+        except NotSyncedError as error:
+            self._failed = error  # raised by the next call: entries of others may be among what the disk has lost
+        except (DeltaError, OSError, StateError) as error:
             logger.warning("%s: its log was not summarized: %s", self.files.address, reason_of(error))
 
     def _is_proof_left(self) -> bool:

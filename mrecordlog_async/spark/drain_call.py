@@ -185,7 +185,7 @@ class DrainProgress:
         batches: Batches with records.
         records: Records that were read from the logs.
         rate: Records per second of the last batch.
-        lag: About how many records are not stored, by server.
+        lag: About how many records are not stored, by server; None where that is not known.
         down: Servers that are left out because they are down → the reason.
         held: Servers whose log is held back → the reason.
     """
@@ -193,15 +193,14 @@ class DrainProgress:
     batches: int
     records: int
     rate: float
-    lag: dict[str, int]
+    lag: dict[str, int | None]
     down: dict[str, str]
     held: dict[str, str]
 
     @property
     def line(self) -> str:
         """One line for the user."""
-        lag = ", ".join(f"{server} {count:,}" for server, count in self.lag.items())
-        text = f"batch {self.batches}: {self.records:,} records, {self.rate:,.0f} records/s, lag: {lag or 'none'}"
+        text = f"batch {self.batches}: {self.records:,} records, {self.rate:,.0f} records/s, lag: {_counts(self.lag)}"
         text += f"; DOWN: {', '.join(self.down)}" if self.down else ""
         return text + (f"; HELD BACK: {', '.join(self.held)}" if self.held else "")
 
@@ -221,7 +220,8 @@ class DrainSummary:
         records: Records that were read from the logs.
         rows: Rows that were stored; a function may make fewer of them.
         seconds: Duration of the run.
-        left: Records that are not stored, by server.
+        left: About how many records of the last look are not stored, by server; None where that is not known: it did
+            not respond, or its log is held back.
         down: Servers that were not drained because they were down → the reason.
         held: Servers whose log is held back → the reason.
     """
@@ -230,7 +230,7 @@ class DrainSummary:
     records: int
     rows: int
     seconds: float
-    left: dict[str, int]
+    left: dict[str, int | None]
     down: dict[str, str]
     held: dict[str, str]
 
@@ -240,10 +240,14 @@ class DrainSummary:
         rate = self.records / self.seconds if self.seconds else 0.0
         rows = f" into {self.rows:,} rows" if self.rows != self.records else ""
         text = f"drained {self.records:,} records{rows} in {self.seconds:.1f} s ({rate:,.0f} records/s)"
-        left = ", ".join(f"{server} {count:,}" for server, count in self.left.items())
-        text += f", durable in the output; left in the log: {left or 'nothing'}"
+        text += f", durable in the output; left to drain: {_counts(self.left)}"
         text += "".join(f"; NOT drained: server {name!r} was down: {why}" for name, why in self.down.items())
         return text + "".join(f"; NOT drained: server {name!r}: {why}" for name, why in self.held.items())
+
+
+def _counts(found: Mapping[str, int | None]) -> str:
+    counts = {server: "unknown" if count is None else f"{count:,}" for server, count in found.items()}
+    return ", ".join(f"{server} {count}" for server, count in counts.items()) or "unknown"
 
 
 def drain(
@@ -266,7 +270,7 @@ def drain(
         pause: waits for some seconds, or until *stopped*.
 
     Returns:
-        What was stored, what is left in the logs, and which servers were not drained.
+        What was stored, what is left to drain, and which servers were not drained.
 
     Raises:
         DrainOptionError: options exclude each other, or would lose data.
@@ -295,7 +299,7 @@ def drain(
             totals, rate = job.totals, records / seconds if seconds else 0.0
             trouble = job.trouble
             progress(
-                DrainProgress(totals.batches, totals.records, rate, job.backlog, dict(trouble.down), dict(trouble.held))
+                DrainProgress(totals.batches, totals.records, rate, job.left, dict(trouble.down), dict(trouble.held))
             )
 
         try:
@@ -307,7 +311,7 @@ def drain(
         output.close()
     totals, trouble = job.totals, job.trouble
     seconds = time.monotonic() - begun
-    return DrainSummary(totals.batches, totals.records, totals.rows, seconds, job.backlog, trouble.down, trouble.held)
+    return DrainSummary(totals.batches, totals.records, totals.rows, seconds, job.left, trouble.down, trouble.held)
 
 
 @contextmanager

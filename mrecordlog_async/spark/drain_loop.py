@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from mrecordlog_async.spark.connection import ServerDownError
 from mrecordlog_async.spark.log_server import ReadTask
-from mrecordlog_async.spark.losses import ServersHeldError, UnreadLossError, forgotten
+from mrecordlog_async.spark.losses import ServersHeldError, UnreadLossError, forgotten, left
 from mrecordlog_async.spark.output import BatchFailedError, Output, RowWriter, WrittenFile
 from mrecordlog_async.spark.planning import PlannedBatch, Survey, batch_of
 from mrecordlog_async.spark.server_set import ServerSet
@@ -97,6 +97,7 @@ class Drain:
         self._settings, self._cores, self._report = settings, cores, report
         self.totals, self.state = DrainTotals(), DrainState()
         self._suspects: dict[str, _Suspect] = {}
+        self._forgets_after = list[str]()  # servers that --forget waits for, as was reported
 
     @property
     def trouble(self) -> Trouble:
@@ -104,9 +105,13 @@ class Drain:
         return self._logs.trouble
 
     @property
-    def backlog(self) -> dict[str, int]:
-        """About how many records of each server the batch of the last look leaves."""
-        return self._logs.backlog
+    def left(self) -> dict[str, int | None]:
+        """About how many records of each server are not stored; None where the last look does not say."""
+        logs = self.state.logs
+        return {
+            name: None if listing is None else left(logs.get(listing.log), listing)
+            for name, listing in self._logs.listed.items()
+        }
 
     # One batch.
 
@@ -121,7 +126,7 @@ class Drain:
         """
         stored = self.state = self._output.load()
         surveys, down = self._logs.look(stored)
-        state = self._forgotten(stored, surveys) if not down else stored
+        state = self._forgotten(stored, surveys, down)
         readable = self._logs.readable(state, surveys, down)
         batch = batch_of(state, self._chosen(readable), self._settings.records, self._settings.bytes)
         if batch.lost and not self._settings.allow_loss:
@@ -146,6 +151,10 @@ class Drain:
         self.state = self._output.commit(files, batch.state)
         for sentence in batch.lost:
             self._report(f"lost, as allowed: {sentence}")
+        for each in batch.surveys:
+            if each.known is not None and each.stored is None:
+                self._logs.accepted.add(each.listing.log)
+                self._report(f"went back, as allowed: all that server {each.server.name!r} has is stored again")
         records, totals = batch.records, self.totals
         if records:
             totals.batches += 1
@@ -194,9 +203,16 @@ class Drain:
                 rest = max(2.0**found.failures / 2, 0.0 if ends else REST_TIMES * took)
                 found.again = _clock() + min(rest, RETRY_SECONDS_MAX if ends else REST_SECONDS_MAX)
 
-    def _forgotten(self, state: DrainState, surveys: Mapping[str, Survey]) -> DrainState:
-        """Return *state* without the logs to forget; itself if it has none of them."""
-        return forgotten(state, self._settings.forget, [each.listing for each in surveys.values()])
+    def _forgotten(self, state: DrainState, surveys: Mapping[str, Survey], down: Collection[str]) -> DrainState:
+        """Return *state* without the logs to forget; itself if it has none of them, or the server of one is down."""
+        forget = self._settings.forget
+        waits = sorted({each.server for log, each in state.logs.items() if log.startswith(forget)} & set(down))
+        if not waits:
+            return forgotten(state, forget, [each.listing for each in surveys.values()])
+        if waits != self._forgets_after:
+            self._report(f"--forget waits for server {waits[0]!r}, which is down: it may have the log")
+            self._forgets_after = waits
+        return state
 
     def _is_due(self, batch: PlannedBatch, *, forgets: bool) -> bool:
         """Return whether *batch* is stored now: it has records, and does not wait for more."""
@@ -223,6 +239,7 @@ class Drain:
 
         Raises:
             ServersHeldError: all logs are held back.
+            ConsumerNotOursError: another reader has taken the consumer over.
             ServerDownError: a server of a run that ends did not come back.
             BatchFailedError: a run that ends cannot store a batch, or read a server.
         """
@@ -244,16 +261,24 @@ class Drain:
             if records:
                 stored(records, _clock() - begun)
             if every_seconds is not None:
+                if not self.trouble.down:
+                    self._refuse_held()
                 pause(max(0.0, every_seconds - (_clock() - begun)))
             elif not records and self._has_ended():
-                return
+                break
             elif not records:
                 pause(WAIT_SECONDS)
+        self._logs.finish()
+
+    def _refuse_held(self) -> None:
+        """Raise ServersHeldError if no log is left that is read or awaited."""
+        held, down = self.trouble.held, self.trouble.down
+        if held and len(held) + len(down) >= len(self._logs.threads):
+            raise ServersHeldError("; ".join(f"server {name!r}: {why}" for name, why in held.items()))
 
     def _has_ended(self) -> bool:
         """Return whether a run that ends has stored all. Raises ServerDownError, ServersHeldError, BatchFailedError."""
-        if self.trouble.held and len(self.trouble.held) + len(self.trouble.down) >= len(self._logs.threads):
-            raise ServersHeldError("; ".join(f"server {name!r}: {why}" for name, why in self.trouble.held.items()))
+        self._refuse_held()
         for name, why in self.trouble.down.items():
             thread = self._logs.threads.get(name)  # None for a DNS name that was not found
             if self._settings.skip_down:

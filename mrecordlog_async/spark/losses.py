@@ -216,3 +216,12 @@ def ahead(known: LogState, listing: LogListing) -> str | None:
 def waiting(at: QueueAt, queue: QueueResponse) -> int:
     """Return about how many records of *queue* are not stored; exact where positions have no gaps."""
     return min(queue.next_position - at.next, queue.records)
+
+
+def left(known: LogState | None, listing: LogListing) -> int:
+    """Return about how many records of the listed queues are not stored. known: what is stored of the log."""
+    queues = {} if known is None else known.queues
+    stored = {name: at for name, each in listing.queues.items() if (at := queues.get(name)) and at.id == each.id}
+    return sum(
+        max(0, waiting(stored[name], each)) if name in stored else each.records for name, each in listing.queues.items()
+    )

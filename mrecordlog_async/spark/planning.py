@@ -7,7 +7,7 @@ takes it moves the positions, and only once it is committed.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -49,7 +49,8 @@ class Wish:
         bytes: Their payload bytes at most.
         piece_records: Records of a range at most, where positions have gaps.
         includes: Whether a queue is subscribed.
-        accepts_going_back: Store all of a log that went back again.
+        accepts_going_back: Store all of a log that went back again …
+        accepted: … except of these, which have done so.
         ends: Where a run ends that stores what the logs held at its start; None for one that does not end.
         begins: Returns where reading begins in the queues of a log that is new; None for their first records.
     """
@@ -59,6 +60,7 @@ class Wish:
     piece_records: int = FETCH_RECORDS
     includes: Includes = everything
     accepts_going_back: bool = False
+    accepted: Container[str] = ()
     ends: Ends | None = None
     begins: Callable[[LogServer, LogListing], Mapping[str, int]] | None = None
 
@@ -122,7 +124,7 @@ def survey(server: LogServer, listing: LogListing, whole: LogListing, state: Dra
     openings = server.openings() if needs else ()
     evidence = known and (evidence_of_going_back(known.at, whole, openings) or ahead(known, listing))
     if evidence:
-        if not wish.accepts_going_back:
+        if not wish.accepts_going_back or log in wish.accepted:
             return Survey(server, listing, known, evidence=evidence)
         base = None  # other records are at its positions: nothing is truncated by them, and all is stored again
     ended = _ended(server, base, whole, wish)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 
@@ -74,6 +74,8 @@ class Surveyor:
     Attributes:
         settings: What may be read.
         trouble: Which servers are left out now.
+        listed: The listings of the last look; None for a server whose log was not listed or is held back.
+        accepted: Logs that went back, and were accepted: each may do so once.
         backlog: About how many records of each server the batch of the last look leaves.
         threads: The servers, by name.
         begins: Returns where reading begins in the queues of a log that is new; None for their first records.
@@ -90,6 +92,8 @@ class Surveyor:
         self.settings, self._servers, self._report = settings, servers, report
         self.trouble, self.backlog = Trouble(), dict[str, int]()
         self.threads = dict[str, ServerThread]()
+        self.listed, self.accepted = dict[str, LogListing | None](), set[str]()
+        self._releasing = dict[Future[None], str]()
         self.ends: Ends | None = None
         self.begins: Callable[[LogServer, LogListing], Mapping[str, int]] | None = None
         self.limits: tuple[int | None, int | None] = (settings.records, settings.bytes)
@@ -170,14 +174,27 @@ class Surveyor:
         settings, total, count = self.settings, sum(self.backlog.values()), max(1, len(self.threads))
         share = max(self.backlog.get(name, 0) / total if total else 1.0 / count, 0.5 / count)
         records, size = (each and max(1, round(each * share)) for each in self.limits)
-        accepts = settings.accept_went_back
-        return Wish(records, size, self.piece_records, settings.includes, accepts, self.ends, self.begins)
+        return Wish(
+            records,
+            size,
+            self.piece_records,
+            settings.includes,
+            settings.accept_went_back,
+            self.accepted,
+            self.ends,
+            self.begins,
+        )
 
     def readable(self, state: DrainState, surveys: Mapping[str, Survey], down: dict[str, str]) -> dict[str, Survey]:
         """Return the surveys of logs that may be read; report servers that are left out from now on, or are back."""
         standing = arrange(state, {name: each.listing for name, each in surveys.items()})
         found = self._intact(surveys, standing)
         self._note(Trouble(down, standing.held))
+        self.listed = {
+            name: found[name].listing if name in found else None
+            for name in self.threads
+            if name in found or name in standing.held or name not in surveys
+        }
         self.backlog = {name: max(0, each.backlog - each.records) for name, each in surveys.items()}
         return found
 
@@ -216,10 +233,20 @@ class Surveyor:
         if due:
             self.before_release()
         jobs = {send(): name for name, send in due.items()}
-        for job in wait(jobs, WAIT_SECONDS).done:
-            error = job.exception()
+        self._releasing |= jobs
+        self._look_at_releases(jobs, WAIT_SECONDS)
+
+    def finish(self) -> None:
+        """Wait for what is being truncated or acknowledged. Raises ConsumerNotOursError."""
+        self._look_at_releases(self._releasing, FIRST_WAIT_SECONDS)
+
+    def _look_at_releases(self, jobs: Iterable[Future[None]], seconds: float) -> None:
+        """Wait for *jobs* and raise what a release raised, including one that an earlier call did not wait for."""
+        wait(jobs, seconds)
+        for job in [each for each in self._releasing if each.done()]:
+            name, error = self._releasing.pop(job), job.exception()
             if isinstance(error, ServerDownError | ServiceRefusedError):
-                self._report(f"server {jobs[job]!r} was not truncated, which the next batch does: {error}")
+                self._report(f"server {name!r} was not truncated, which the next batch does: {error}")
             elif error is not None:
                 raise error
 

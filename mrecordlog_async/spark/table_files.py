@@ -228,8 +228,8 @@ def _sync(handle: int, name: str) -> None:
 
 def _not_synced(name: str, error: OSError) -> NotSyncedError:
     return NotSyncedError(
-        f"{name} could not be synced ({error.strerror}); nothing was truncated. Check the disk and start again: the "
-        "start reads the newest entries of the table from the medium"
+        f"{name} could not be synced ({error.strerror}). Check the disk and start again: the start reads the newest "
+        "entries of the table from the medium"
     )
 
 

@@ -260,20 +260,86 @@ def test_a_disk_that_fails_to_sync_stops_the_drain(
     """Nothing is truncated; of an entry whose sync failed, the next start reads what is on the medium."""
     feed(service, 0, 10)
     process = Draining({"s": service}, table)
-    sync = os_filesystem.full_sync
-
-    def failing(handle: int) -> None:
-        if where in os.readlink(f"/proc/self/fd/{handle}").removeprefix(str(table)):
-            raise OSError(5, "Input/output error")
-        sync(handle)
-
     with monkeypatch.context() as patched:
-        patched.setattr(table_files, "full_sync", failing)
-        with pytest.raises((NotSyncedError, BatchFailedError), match="could not be synced"):
+        FailingSyncs(patched, where=str(table / where))
+        with pytest.raises(NotSyncedError, match="could not be synced"):
             process.step()
+    with pytest.raises(NotSyncedError):
+        process.step()
     assert left(service) == 10
     assert drain_all({"s": service}, table) == (0 if where == "_delta_log" else 10)
     assert table_rows(table) == expected(q=10) and left(service) == 0
+
+
+class FailingSyncs:
+    """Fails the n-th sync, or each one of what is named. seen: how many there were."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, nth: int = 0, where: str = "") -> None:
+        self.seen, self._nth, self._where = 0, nth, where
+        for name in ("full_sync", "syncfs"):
+            patch.setattr(table_files, name, self._failing(getattr(table_files, name)))
+
+    def _failing(self, sync: Callable[[int], None]) -> Callable[[int], None]:
+        def failing(handle: int) -> None:
+            self.seen += 1
+            path = os.readlink(f"/proc/self/fd/{handle}")
+            if self.seen == self._nth or (self._where and path.startswith(self._where)):
+                raise OSError(5, "Input/output error")
+            sync(handle)
+
+        return failing
+
+
+def test_whichever_sync_fails_the_drain_ends_and_nothing_is_lost(
+    service: ThreadedService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failed sync is never tried again and believed: what the disk lost after it is still in the log."""
+    monkeypatch.setattr(delta_output, "SUM_UP_EVERY", 2)
+    (tmp_path / "lake").mkdir()
+    nth, seen = 0, 0
+    with closing(Medium(tmp_path / "lake")) as medium, medium.attached(monkeypatch):
+        while seen == nth:  # no sync follows the one that failed
+            nth += 1
+            table, queue = tmp_path / "lake" / f"table {nth}", f"q{nth}"
+            more: dict[str, Any] = {"partition_by": ("position",), "includes": queue.__eq__}
+            feed(service, 0, 1, queue)
+            drain_all({"s": service}, table, **more)
+            feed(service, 1, 2, queue)  # in a new partition: a directory, and its name
+            with monkeypatch.context() as patched, suppress(NotSyncedError):
+                syncs = FailingSyncs(patched, nth)
+                Draining({"s": service}, table, **more).drain.follow(None, lambda: False, lambda seconds: None)
+            seen = syncs.seen
+            medium.cut(OnlySynced())  # what was not synced is lost
+            drain_all({"s": service}, table, **more)
+            assert table_rows(table) == expected(**{queue: 2})
+    assert 20 < seen < nth
+
+
+def test_a_new_table_is_reported(service: ThreadedService, table: Path) -> None:
+    """Where the disk of a table is not mounted, one is created that begins in the middle of the log."""
+    assert f"a new table is created at {table}" in Draining({"s": service}, table).said[0]
+    assert Draining({"s": service}, table).said == []
+
+
+@pytest.mark.parametrize("hidden", [False, True], ids=["repeated", "hidden by another failure"])
+def test_a_task_whose_sync_failed_is_not_repeated(
+    service: ThreadedService, table: Path, monkeypatch: pytest.MonkeyPatch, hidden: bool
+) -> None:
+    """Spark repeats tasks, and reports one failure of several: neither makes the driver believe the disk again."""
+    feed(service, 0, 10)
+
+    def repeating(tasks: Sequence[ReadTask], writer: RowWriter) -> list[WrittenFile]:
+        with monkeypatch.context() as patched:
+            FailingSyncs(patched, 1)
+            in_process(tasks, writer)
+        if hidden:
+            raise BatchFailedError("another task failed")
+        return in_process(tasks, writer)
+
+    process = Draining({"s": service}, table, run=repeating)
+    with pytest.raises(NotSyncedError):
+        process.drain.follow(None, lambda: False, lambda seconds: None)
+    assert left(service) == 10 and table_rows(table) == []
 
 
 # What others do to the table.

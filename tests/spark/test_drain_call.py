@@ -15,7 +15,7 @@ import pytest
 
 from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.servers.names import Endpoint, Lookup
-from mrecordlog_async.spark import discovery, drain_metrics
+from mrecordlog_async.spark import delta_output, discovery, drain_metrics
 from mrecordlog_async.spark.connection import ServiceRefusedError
 from mrecordlog_async.spark.delta_output import DeltaWriter
 from mrecordlog_async.spark.drain_call import DrainOptionError, DrainOptions, DrainSummary, drain
@@ -48,7 +48,7 @@ def test_one_call_stores_what_the_logs_held(new_service: NewService, table: Path
     summary = drain(options, pause=no_pause)
     assert (summary.batches, summary.records, summary.rows, summary.down, summary.held) == (1, 15, 15, {}, {})
     assert summary.left == {"a": 0, "b": 0}
-    assert summary.line.startswith("drained 15 records in ") and "left in the log: a 0, b 0" in summary.line
+    assert summary.line.startswith("drained 15 records in ") and "left to drain: a 0, b 0" in summary.line
     assert table_rows(table) == expected(q=10, r=5)
 
 
@@ -137,6 +137,63 @@ def test_a_local_output_of_tasks_elsewhere_is_refused(service: ThreadedService, 
     with pytest.raises(DrainOptionError, match="add --shared-paths"):
         drain(DrainOptions(service.url, str(table)), session, pause=no_pause)
     assert not table.exists()
+
+
+# What is left.
+
+
+def full(*arguments: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("more", "looks", "left"),
+    [
+        ({}, 0, {}),
+        ({"every_seconds": 1.0, "min_batch_records": 1_000}, 2, {"a": 10}),
+        ({"every_seconds": 1.0, "max_records": 4}, 1, {"a": 6}),
+        ({"truncate": False}, 9, {"a": 0}),
+    ],
+    ids=["no look", "waits for more", "limited", "not truncated"],
+)
+def test_what_is_left_is_what_is_not_stored(
+    service: ThreadedService, table: Path, more: dict[str, Any], looks: int, left: dict[str, int]
+) -> None:
+    """A drain that stops before it has stored a record does not say that the record is durable."""
+    service.append("q", numbered("q", 0, 10))
+    steps = iter(range(looks))
+    summary = drain(
+        DrainOptions(f"a={service.url}", str(table), **more), stopped=lambda: next(steps, None) is None, pause=no_pause
+    )
+    assert summary.left == left and sum(left.values()) == (10 - summary.records if left else 0)
+    assert f"left to drain: {'unknown' if not left else 'a ' + str(left['a'])}" in summary.line
+
+
+def test_what_a_full_disk_has_not_taken_is_left(
+    service: ThreadedService, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch that fails stores nothing."""
+    service.append("q", numbered("q", 0, 10))
+    monkeypatch.setattr(delta_output, "write_rows", full)
+    steps = iter(range(2))
+    options = DrainOptions(f"a={service.url}", str(table), every_seconds=1.0)
+    assert drain(options, stopped=lambda: next(steps, None) is None, pause=no_pause).left == {"a": 10}
+
+
+def test_what_is_left_of_a_server_that_is_down_is_unknown(new_service: NewService, table: Path) -> None:
+    """And of one whose log is held back."""
+    one, two = new_service(), new_service()
+    servers = f"a={one.url},b={two.url}"
+    for service in (one, two):
+        service.append("q", numbered("q", 0, 10))
+    drain(DrainOptions(servers, str(table)), pause=no_pause)
+    two.replace_by_nothing()
+    summary = drain(DrainOptions(servers, str(table)), pause=no_pause)
+    assert summary.left == {"a": 0, "b": None} and "left to drain: a 0, b unknown" in summary.line
+    two.stop()
+    summary = drain(DrainOptions(servers, str(table), skip_down=True), pause=no_pause)
+    assert summary.left == {"a": 0, "b": None}
+    two.start()
 
 
 # Tokens.
@@ -298,7 +355,7 @@ def test_a_summary_says_how_many_rows_a_function_left() -> None:
     """Fewer rows than records are the user's choice, and are shown."""
     summary = DrainSummary(1, 100, 40, 2.0, {"a": 3}, {}, {"b": "it went back"})
     assert summary.line.startswith("drained 100 records into 40 rows in 2.0 s (50 records/s), durable in the output")
-    assert "left in the log: a 3" in summary.line and "NOT drained: server 'b': it went back" in summary.line
+    assert "left to drain: a 3" in summary.line and "NOT drained: server 'b': it went back" in summary.line
     assert DrainTotals().rows == 0
 
 

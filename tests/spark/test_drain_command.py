@@ -58,7 +58,7 @@ def test_a_drain_stores_what_the_log_holds(
     line = ["drain", "--server", f"a={service.url}", "--output", str(tmp_path / "table"), "--no-spark"]
     assert main([*line, "--partition-by", "queue"]) == 0
     said = capsys.readouterr()
-    assert re.fullmatch(r"drained 10 records in .* durable in the output; left in the log: a 0\n", said.out)
+    assert re.fullmatch(r"drained 10 records in .* durable in the output; left to drain: a 0\n", said.out)
     assert json.loads(said.err)["records"] == 10, "no terminal: progress is JSON lines"
     service.append("q", numbered("q", 10, 12))
     assert main([*line, "--json"]) == 0

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.spark import drain_loop, surveying
 from mrecordlog_async.spark.connection import ServerDownError, ServiceConnection
+from mrecordlog_async.spark.consuming import ConsumerHolder, ConsumerNotOursError
 from mrecordlog_async.spark.drain_loop import Drain
 from mrecordlog_async.spark.log_server import LogServer, ReadTask
 from mrecordlog_async.spark.losses import ForgetError, ServersHeldError, UnreadLossError
@@ -330,6 +333,86 @@ def test_a_log_that_went_back_is_held_back(
     assert not any(old.records().values())
 
 
+def test_that_a_log_went_back_is_accepted_once(new_service: NewService, table: Path, tmp_path: Path) -> None:
+    """A run that goes on does not store it a third time: it is held back, and the others continue."""
+    service, other = new_service(), new_service()
+    services = {"a": service, "b": other}
+    service.keep_copy(tmp_path / "copy")
+    feed(service, "q", 0, 10)
+    drain_all(services, table, truncate=False)
+    process = Draining(services, table, truncate=False, accept_went_back=True)
+    assert process.all() == 0
+    for stored in (5, 0):
+        service.go_back(tmp_path / "copy")
+        feed(service, "q", 0, 5)
+        assert process.all() == stored
+    assert "it went back" in process.drain.trouble.held["a"]
+    assert [line for line in process.said if "as allowed" in line] == [
+        "went back, as allowed: all that server 'a' has is stored again"
+    ]
+
+
+@pytest.mark.parametrize("down", [False, True])
+def test_a_drain_whose_logs_are_all_held_back_fails(new_service: NewService, table: Path, down: bool) -> None:
+    """One that keeps running, too; while a server is down, it waits for that."""
+    service, other = new_service(), new_service()
+    feed(service, "q", 0, 5)
+    feed(other, "r", 0, 5)
+    services = {"a": service, "b": other} if down else {"a": service}
+    drain_all(services, table)
+    service.replace_by_nothing()
+    if down:
+        other.stop()
+    steps = iter(range(3))
+    with pytest.raises(ServersHeldError) if not down else nullcontext():
+        Draining(services, table).drain.follow(1.0, lambda: next(steps, None) is None, no_pause)
+
+
+def test_a_log_is_forgotten_while_another_server_is_down(new_service: NewService, table: Path) -> None:
+    """Only the server that had it last may still have it: for that one it waits."""
+    lost, other, down = new_service(), new_service(), new_service()
+    services = {"a": lost, "b": other, "c": down}
+    for name, service in services.items():
+        feed(service, name, 0, 5)
+    drain_all(services, table)
+    logs = {each.server: log for log, each in Draining({}, table).output.load().logs.items()}
+    lost.replace_by_nothing()
+    feed(lost, "a", 0, 3)
+    down.stop()
+    process = Draining(services, table, forget=(logs["a"],), skip_down=True)
+    assert process.all() == 3 and not process.drain.trouble.held
+    process = Draining(services, table, forget=(logs["c"],), skip_down=True)
+    assert [process.step(), process.step()] == [0, 0]
+    assert [line for line in process.said if "--forget" in line] == [
+        "--forget waits for server 'c', which is down: it may have the log"
+    ]
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_an_acknowledgement_that_is_refused_late_stops_the_drain(
+    service: ThreadedService, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    """Even where the drain did not wait for it: another one has the consumer now."""
+    monkeypatch.setattr(surveying, "WAIT_SECONDS", 0.0)
+    feed(service, "q", 0, 5)
+    go, acknowledge = threading.Event(), ConsumerHolder.acknowledge
+
+    def slow(self: ConsumerHolder, *arguments: Any) -> None:
+        if threading.current_thread().name.startswith("mrecordlog-s"):
+            go.wait(60)
+        acknowledge(self, *arguments)
+
+    monkeypatch.setattr(ConsumerHolder, "acknowledge", slow)
+
+    def taken_over(records: int, seconds: float) -> None:
+        Draining({"other": service}, tmp_path / "other", consumer="lake", take_over=True).all()
+        go.set()
+
+    process = Draining({"s": service}, table, consumer="lake")
+    with pytest.raises(ConsumerNotOursError):
+        process.drain.follow(None if ends else 0.0, lambda: go.is_set() and ends, lambda seconds: None, taken_over)
+
+
 def test_a_lost_log_is_held_back_with_the_one_in_its_place(service: ThreadedService, table: Path) -> None:
     """Another log responds at the address, until the old one is forgotten; a log that a server has cannot be."""
     feed(service, "q", 0, 10)
@@ -423,8 +506,6 @@ def test_a_server_that_was_never_read_must_respond_at_the_start(service: Threade
 @pytest.fixture
 def slow_listing(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Delay the listings of the servers that are named."""
-    import threading
-
     slow, ended = list[str](), threading.Event()
     listing = LogServer.listing
 
