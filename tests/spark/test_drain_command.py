@@ -60,7 +60,9 @@ def test_a_drain_stores_what_the_log_holds(
     said = capsys.readouterr()
     assert re.fullmatch(r"drained 10 records in .* durable in the output; left to drain: a 0\n", said.out)
     created, progress = map(json.loads, said.err.splitlines())
-    assert "a new table is created" in created["message"] and progress["records"] == 10, "no terminal: progress is JSON lines"
+    assert "a new table is created" in created["message"] and progress["records"] == 10, (
+        "no terminal: progress is JSON lines"
+    )
     service.append("q", numbered("q", 10, 12))
     assert main([*line, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
