@@ -172,14 +172,3 @@ def test_an_insert_of_sql_is_refused_with_what_to_use(spark: SparkSession, servi
         spark.sql("DROP VIEW written")
     spark.sql(rows_to_write).write.format("mrecordlog").option("servers", service.url).mode("append").save()
     assert service.records() == {"a": [(0, b"x")]}
-
-
-def test_a_directory_is_a_table(spark: SparkSession, service: ThreadedService) -> None:
-    """A directory reads the same while its writer runs and after it has closed."""
-    service.append("a", numbered("a", 0, 1_000))
-    service.truncate("a", 9)
-    expected = [("", "a", at, f"a:{at}".encode()) for at in range(10, 1_000)]
-    assert rows(spark.read.format("mrecordlog").load(str(service.directory))) == expected
-    service.stop()
-    assert rows(spark.read.format("mrecordlog").load(str(service.directory))) == expected
-    service.start()
