@@ -91,7 +91,10 @@ OWNER = "mrecordlog.query"
 """The property by which drains before 0.3 named the owner of a table."""
 
 MIGRATING = "migrating:"
-"""Begins the owner of a table whose positions are being taken from the checkpoint of the query that follows."""
+"""Begins the owner of a table whose positions are being taken from a checkpoint.
+
+The name of the drain that takes them follows, and the id of the query.
+"""
 
 MOVED = "positions are in the table"
 """The owner of a table whose drain continues from its positions: earlier versions refuse it."""
@@ -282,6 +285,12 @@ class DeltaOutput:
                 f"{self.files.address} has other files, such as {there[0]}, and no table: name a new or empty directory"
             )
         columns = list(self._partition_by or ())
+        lacking = [each for each in columns if each not in self.schema.names]
+        if lacking:
+            raise OutputRefusedError(
+                f"the table cannot be partitioned by {','.join(lacking)}: its rows have the columns "
+                f"{', '.join(self.schema.names)}"
+            )
         stated = ",".join(name for name in STATED if name in self.schema.names and name not in columns)
         try:
             DeltaTable.create(
@@ -314,7 +323,14 @@ class DeltaOutput:
                 f"{self.files.address} --migrate-from CHECKPOINT`, which takes them into the table"
             )
         refuse_columns(self._table, frozenset(self.schema.names), self.files.address)
-        return owner.removeprefix(MIGRATING)
+        if owner.startswith(MIGRATING):
+            name, _, owner = owner.removeprefix(MIGRATING).partition(":")
+            if name != self.name:
+                raise OutputRefusedError(
+                    f"the drain {name!r} began to continue {self.files.address}: start it again with --migrate-from, "
+                    "until it says that the positions are in the table"
+                )
+        return owner
 
     def _take_partitioning(self) -> None:
         """Take the columns that partition a table that exists. Raises OutputRefusedError for what rows cannot have."""
@@ -337,7 +353,7 @@ class DeltaOutput:
                     f"{self.files.address}: start again with --migrate-from, which was interrupted"
                 )
             earlier_state(self._table, self.files, self._migrate_from, owner)
-            self._own_table(MIGRATING + owner)  # from now on, earlier versions refuse the table
+            self._own_table(f"{MIGRATING}{self.name}:{owner}")  # from now on, earlier versions refuse the table
             # Only now: the earlier drain may still have run, and stored another batch.
             state = earlier_state(self._table, self.files, self._migrate_from, owner)
             self._make_own_directory()

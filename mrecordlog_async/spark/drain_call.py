@@ -122,6 +122,16 @@ class DrainOptions:
             raise DrainOptionError("set --subscribe or --subscribe-pattern, not both")
         if self.schema is not None and self.transform is not None:
             raise DrainOptionError("--schema is a short form of a --transform: set one, and let it parse the payloads")
+        for name, least in (
+            ("max_records", 1),
+            ("max_bytes", 1),
+            ("min_batch_records", 1),
+            ("max_delay_seconds", 0),
+            ("every_seconds", 0),
+        ):
+            value = getattr(self, name)
+            if value is not None and not value >= least:  # NaN is not, either
+                raise DrainOptionError(f"{name} is {value}: set it to {least} or more")
         if self.min_batch_records > self.max_records:
             raise DrainOptionError(
                 f"--min-batch-records ({self.min_batch_records}) is above --max-records ({self.max_records}), which no "

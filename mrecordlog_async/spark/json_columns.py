@@ -127,12 +127,15 @@ def function_named(text: str) -> Change:
         sys.path.insert(0, os.getcwd())
     try:
         found: object = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # the module exists, and what it imports does not
+            raise ColumnsError(f"--transform {text}: its module cannot be imported: {error}") from error
         raise ColumnsError(f"--transform {text}: there is no module {error.name!r} here or on PYTHONPATH") from None
+    except Exception as error:  # whatever the module does when it is imported
+        raise ColumnsError(f"--transform {text}: its module cannot be imported: {error!r}") from error
+    try:
+        for part in name.split("."):
+            found = getattr(found, part)
     except AttributeError:
         raise ColumnsError(f"--transform {text}: the module has no {name!r}") from None
     if not callable(found):

@@ -98,8 +98,14 @@ def _shown(files: TableFiles, table: DeltaTable) -> Shown:
 def _drains(files: TableFiles, table: DeltaTable) -> list[tuple[str, StoredBy]]:
     found = []
     for name in sorted(files.directories(OWN)):
-        number = table.transaction_version(f"{MARK}/{name}/positions")
-        content = None if number is None else files.read(f"{OWN}/{name}/{number}.json")
+        content, number = None, None
+        while content is None:
+            newer = table.transaction_version(f"{MARK}/{name}/positions")
+            if newer == number:
+                break
+            content, number = files.read(f"{OWN}/{name}/{newer}.json"), newer
+            if content is None:  # a drain has committed since the table was loaded, and removed them
+                table.update_incremental()
         if content is not None:
             state = DrainState.decode(content)
             logs = {

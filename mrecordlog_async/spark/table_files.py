@@ -57,16 +57,19 @@ class TableFiles:
     address: str
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
+    def __post_init__(self) -> None:
+        if not _has_scheme(self.address):  # a task has another working directory
+            object.__setattr__(self, "address", absolute(self.address))
+
     def __reduce__(self) -> tuple[Any, ...]:
         return TableFiles, (self.address, dict(self.storage_options))
 
     @cached_property
     def path(self) -> str | None:
         """The table's path on this machine; None in a store."""
-        parts = urlsplit(self.address)
-        if parts.scheme == "file":  # its path may have a # or ?, which would end it in other addresses
+        if urlsplit(self.address).scheme == "file":  # its path may have a # or ?, which would end it in other addresses
             return unquote(re.sub(r"^file:(//[^/]*)?", "", self.address, flags=re.IGNORECASE))
-        return None if len(parts.scheme) > 1 and "://" in self.address else absolute(self.address)
+        return None if _has_scheme(self.address) else self.address
 
     @property
     def uri(self) -> str:
@@ -201,6 +204,11 @@ class TableFiles:
             if entry.is_file():
                 with open(entry.path, "rb") as file:
                     drop_cache(file.fileno())
+
+
+def _has_scheme(address: str) -> bool:
+    scheme = urlsplit(address).scheme
+    return scheme == "file" or (len(scheme) > 1 and "://" in address)
 
 
 def _size_on_disk(path: Path) -> int | None:

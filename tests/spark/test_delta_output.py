@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -19,7 +20,7 @@ from deltalake.exceptions import CommitFailedError
 from mrecordlog_async.spark import delta_output, drain_loop, parquet_writer, table_files
 from mrecordlog_async.spark.log_server import ReadTask
 from mrecordlog_async.spark.output import BatchFailedError, OutputRefusedError, RowWriter, WrittenFile
-from mrecordlog_async.spark.runners import in_process
+from mrecordlog_async.spark.runners import in_process, row_schema
 from mrecordlog_async.spark.table_files import NotSyncedError, TableFiles
 from mrecordlog_async.storage import os_filesystem
 from tests.spark.draining import (
@@ -319,6 +320,21 @@ def test_a_new_table_is_reported(service: ThreadedService, table: Path) -> None:
     """Where the disk of a table is not mounted, one is created that begins in the middle of the log."""
     assert f"a new table is created at {table}" in Draining({"s": service}, table).said[0]
     assert Draining({"s": service}, table).said == []
+
+
+def test_a_task_elsewhere_has_the_table_of_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path is that of the driver's working directory."""
+    monkeypatch.chdir(tmp_path)
+    sent = pickle.dumps(TableFiles("./lake"))
+    monkeypatch.chdir("/")
+    assert pickle.loads(sent).path == str(tmp_path / "lake")
+
+
+def test_a_new_table_is_not_partitioned_by_a_column_that_it_lacks(table: Path) -> None:
+    """A function may leave it out; the next start may choose another layout."""
+    with pytest.raises(OutputRefusedError, match="cannot be partitioned by customer"):
+        delta_output.DeltaOutput(TableFiles(str(table)), row_schema(()), partition_by=("customer",)).open()
+    assert not DeltaTable.is_deltatable(str(table))
 
 
 @pytest.mark.parametrize("hidden", [False, True], ids=["repeated", "hidden by another failure"])

@@ -74,6 +74,12 @@ def test_a_drain_that_keeps_running_ends_when_it_is_told_to(service: ThreadedSer
         ({"take_over": True}, "name it with --consumer"),
         ({"consumer": "lake", "truncate": False}, "set one"),
         ({"subscribe_pattern": "("}, "--subscribe-pattern"),
+        ({"max_records": 0}, "max_records is 0: set it to 1 or more"),
+        ({"max_records": 0, "min_batch_records": 0}, "max_records"),
+        ({"max_bytes": 0}, "max_bytes"),
+        ({"min_batch_records": 0}, "min_batch_records"),
+        ({"every_seconds": -1.0}, "every_seconds"),
+        ({"max_delay_seconds": float("nan")}, "max_delay_seconds"),
         ({"transform": lambda rows: rows}, "needs a session of Spark"),
     ],
 )

@@ -29,6 +29,7 @@ from mrecordlog_async.spark.connection import ServerDownError
 from mrecordlog_async.spark.consuming import ConsumerNotOursError
 from mrecordlog_async.spark.drain_call import DrainOptionError, DrainOptions, DrainProgress, DrainSummary, drain
 from mrecordlog_async.spark.drain_command import Stop, print_error, reporters, warnings_reported
+from mrecordlog_async.spark.json_columns import function_named
 from mrecordlog_async.spark.losses import ServersHeldError, UnreadLossError
 from mrecordlog_async.spark.output import BatchFailedError, OutputRefusedError
 from mrecordlog_async.spark.runners import SparkEndedError, failures_as_sentences
@@ -342,3 +343,23 @@ def test_a_drain_without_spark_starts_no_java(service: ThreadedService, tmp_path
     done = subprocess.run([sys.executable, "-c", program, *line], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert table_rows(tmp_path / "table") == expected(q=10)
+
+
+@pytest.mark.parametrize(
+    ("module", "says"),
+    [
+        ("def broken(:", "SyntaxError"),
+        ("import no_such_module_at_all", "No module named 'no_such_module_at_all'"),
+        ("raise KeyError('at import')", "at import"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_a_wrong_setting(
+    module: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restart does not help."""
+    name = f"transforming_{len(module)}"
+    (tmp_path / f"{name}.py").write_text(module)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(drain_command.REFUSED, match=f"--transform {name}:f: its module cannot be imported.*{says}"):
+        function_named(f"{name}:f")

@@ -16,7 +16,9 @@ from deltalake import DeltaTable, TableFeatures, write_deltalake
 
 from mrecordlog_async.cli.main import main
 from mrecordlog_async.spark.drain_call import DrainOptions, drain
+from mrecordlog_async.spark.lake_show import show
 from mrecordlog_async.spark.table_entries import entry_name
+from mrecordlog_async.spark.table_files import TableFiles
 from tests.spark.conftest import NewService
 from tests.spark.services import numbered
 
@@ -119,3 +121,25 @@ def _z85(content: bytes) -> str:
         number = int.from_bytes(content[at : at + 4].ljust(4, b"\0"))
         found += "".join(Z85[number // 85**power % 85] for power in (4, 3, 2, 1, 0))
     return found
+
+
+def test_a_drain_that_commits_meanwhile_is_shown(
+    new_service: NewService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It removes the positions that the version had which was loaded before."""
+    service, table = new_service(), tmp_path / "table"
+    options = DrainOptions(service.url, str(table))
+    service.append("q", numbered("q", 0, 3))
+    drain(options)
+    read, due = TableFiles.read, [True]
+
+    def read_late(self: TableFiles, name: str) -> bytes | None:
+        if due:
+            due.clear()
+            service.append("q", numbered("q", 3, 6))
+            drain(options)
+        return read(self, name)
+
+    monkeypatch.setattr(TableFiles, "read", read_late)
+    (log,) = show(TableFiles(str(table))).drains["drain"].logs.values()
+    assert log.queues["q"][1] == 6

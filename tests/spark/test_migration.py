@@ -128,6 +128,21 @@ def test_a_kill_while_it_migrates_changes_nothing(
     assert table_rows(table) == sorted(expected("orders"))
 
 
+def test_a_drain_of_another_name_does_not_take_the_positions_again(
+    service: ThreadedService, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a kill between the positions and the note that they are in the table: it would store the rows twice."""
+    killer, table = Killer(), place / "orders" / "table"
+    checkpoint = TableFiles(str(place / "orders" / "checkpoint"))
+    with killer.attached(monkeypatch), pytest.raises(Killed):
+        killer.arm("after", "the commit")
+        migrated(place, service, "orders")
+    with pytest.raises(OutputRefusedError, match="the drain 'drain' began to continue"):
+        DeltaOutput(TableFiles(str(table)), row_schema(()), name="other", migrate_from=checkpoint).open()
+    assert migrated(place, service, "orders").step() == READ
+    assert table_rows(table) == sorted(expected("orders"))
+
+
 def test_a_begun_batch_that_is_not_in_the_table_is_forgotten(service: ThreadedService, place: Path) -> None:
     """Spark has planned it, and the table does not have it: its records are read again."""
     offsets = place / "orders" / "checkpoint" / "offsets"
