@@ -24,6 +24,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.exit(f"mrecordlog: {naming(error, 'spark')}")
     try:
         return drain_command.run(arguments)
+    except ModuleNotFoundError as error:
+        sys.exit(f"mrecordlog: {naming(error, 'spark')}")
     except KeyboardInterrupt:
         return 130
     except (RecordLogError, OSError, ValueError) as error:

@@ -189,9 +189,11 @@ def cause_of(text: str) -> tuple[str, str]:
 
 
 def _kinds_of_failure() -> tuple[type[Exception], ...]:
-    from pyspark.errors import PySparkException
+    kinds: tuple[type[Exception], ...] = ()
+    with suppress(ImportError):  # its absence may be the failure
+        from pyspark.errors import PySparkException
 
-    kinds: tuple[type[Exception], ...] = (PySparkException,)
+        kinds += (PySparkException,)
     with suppress(ImportError):  # a client of Spark Connect has no py4j
         from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has none
 

@@ -363,3 +363,15 @@ def test_a_module_that_cannot_be_imported_is_a_wrong_setting(
     monkeypatch.setattr(sys, "path", [*sys.path])
     with pytest.raises(drain_command.REFUSED, match=f"--transform {name}:f: its module cannot be imported.*{says}"):
         function_named(f"{name}:f")
+
+
+def test_without_spark_a_script_says_what_to_install(tmp_path: Path) -> None:
+    """As the command does."""
+    program = (
+        "import sys; sys.modules['pyspark'] = None\n"
+        "from mrecordlog_async.spark.__main__ import main\n"
+        "main(['drain', '--server', 'a=http://127.0.0.1:9', '--output', sys.argv[1], '--once'])"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "table")]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert said.returncode == 1 and "Traceback" not in said.stderr and "mrecordlog_async[spark]" in said.stderr
