@@ -230,7 +230,9 @@ cdef class Jobs:
         return starts
 
     def result(self):
-        return bool(self._queue.is_begun), self._queue.taken, self._queue.nanoseconds * 1e-9
+        found = bool(self._queue.is_begun), self._queue.taken, self._queue.nanoseconds * 1e-9
+        self._queue.is_begun = 0  # a write that was never taken must not have the result of the one before
+        return found
 
     def fileno(self):
         return self._queue.bell

@@ -123,6 +123,7 @@ class CoreJobs:
     def __init__(self, core: Any) -> None:
         self.core = core
         self._jobs: deque[Any] = deque()
+        self._is_told = False  # what became of the last write
         self.queue = core.jobs_new()
         if not self.queue:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
@@ -151,12 +152,13 @@ class CoreJobs:
         address = ctypes.addressof(ctypes.c_char.from_buffer(blocks))
         starts = self.core.jobs_write(self.queue, file, lock, address, len(blocks), offset)
         if starts:
-            self._blocks = blocks
+            self._blocks, self._is_told = blocks, False
         return bool(starts)
 
     def result(self) -> tuple[bool, int, float]:
         core, queue = self.core, self.queue
-        return bool(core.core_begun(queue)), core.core_taken(queue), core.core_seconds(queue)
+        is_new, self._is_told = not self._is_told, True
+        return is_new and bool(core.core_begun(queue)), core.core_taken(queue), core.core_seconds(queue)
 
     def fileno(self) -> int:
         return int(self.core.core_bell(self.queue))

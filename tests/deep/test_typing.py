@@ -72,7 +72,7 @@ def block(client: BlockingRecordLogClient) -> None:
 """
 PAGES = ("README", *(f"docs/{page}" for page in ("library", "frameworks", "client", "consumers", "recipes")))
 EXAMPLES = ("aiohttp_ingest", "fastapi_ingest", "worker", "two_consumers", "kill_it", "measure_disk", "import_quickwit")
-UNTYPED = ("spark", "uvicorn_worker")
+UNTYPED = ("spark", "uvicorn_worker", "pyarrow", "deltalake", "opentelemetry")
 """Packages without types: what is derived from them has none."""
 
 

@@ -43,6 +43,9 @@ _Submitted = tuple[Callable[..., Any], tuple[Any, ...], Callable[[Any, BaseExcep
 
 ENDED = "the log's directory was released while its event loop did not run; open the log again"
 
+_TAKEN = object()
+"""What a write's outcome is when the loop has it, or there is none."""
+
 SLOW_SECONDS = 1.0
 """A job with more time than this in system calls is worth a line of the log. `Watch` writes it."""
 
@@ -140,7 +143,10 @@ class WritingJobs(Protocol):
         """Have the thread make a write; False if it is not idle."""
 
     def result(self) -> tuple[bool, int, float]:
-        """Return whether the last write was begun, the bytes taken or a negative errno, and the seconds it took."""
+        """Return whether the last write was begun, the bytes taken or a negative errno, and the seconds it took.
+
+        Asked again, it was not begun.
+        """
 
     def fileno(self) -> int:
         """Return the bell, which is readable after each write and after `ring`, until `has_rung` is called."""
@@ -164,7 +170,7 @@ class _Write:
     """
 
     def __init__(self, jobs: WritingJobs, progress: ThreadProgress) -> None:
-        self.outcome: Any = None  # of the last write, until the loop takes it
+        self.outcome: Any = _TAKEN  # of the last write, until the loop takes it
         self._jobs = jobs
         self._progress = progress
         self._lock = threading.Lock()
@@ -186,17 +192,19 @@ class _Write:
     def settle(self) -> None:
         """Note what became of the write, unless that was done."""
         with self._lock:
-            if self._settle is None:
-                return
             try:
+                settle, self._settle = self._settle, None  # first: nothing may be noted twice
+                if settle is None:
+                    return
                 is_begun, taken, seconds = self._jobs.result()
                 self._progress.called_seconds = seconds
-                self.outcome = self._settle(Written(is_begun and taken == self._length, -min(taken, 0), seconds))
+                try:
+                    self.outcome = settle(Written(is_begun and taken == self._length, -min(taken, 0), seconds))
+                finally:
+                    self._progress.call_begun = 0.0
+                    self._progress.end()
             except BaseException as error:  # a bug, or no memory: the log stops, and its thread does its job
                 self.outcome = error
-            self._settle = None
-            self._progress.call_begun = 0.0
-            self._progress.end()
 
 
 class _Bell:
@@ -216,16 +224,25 @@ class _Bell:
         loop.add_reader(jobs, self._ring)
 
     def _ring(self) -> None:
-        jobs = self._jobs
-        if jobs is None or not jobs.has_rung():
-            return
-        if self._ended.is_set():
-            self._loop.remove_reader(jobs)  # before its descriptor is closed
-            jobs.close()
-            self._jobs = None
-        report, self.report = self.report, None
-        if report is not None:
-            report()
+        jobs, report = self._jobs, None
+        try:
+            if jobs is None or not jobs.has_rung():
+                return
+            if self._ended.is_set():
+                self._loop.remove_reader(jobs)  # before its descriptor is closed
+                jobs.close()
+                self._jobs = None
+            report = self.report
+            if report is not None:
+                report()
+                if self.report is report:  # and not that of the next write, which it may have begun
+                    self.report = None
+        except BaseException:
+            # An interrupt came before the report was made, or while it was: the loop hears the bell again. A report
+            # that was made does nothing then.
+            if jobs is not None and self.report is not None and report in (None, self.report):
+                jobs.ring()
+            raise
 
 
 class LogThread(Executor):
@@ -252,7 +269,13 @@ class LogThread(Executor):
                 self._jobs, self._write = jobs, _Write(jobs, self.progress)
         target = (self._jobs, self.progress, self._write, self._ended)
         self._thread = threading.Thread(target=_work_off, args=target, name="mrecordlog", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:  # no thread left in the system: nothing will ring the bell
+            if not isinstance(self._jobs, SimpleQueue):
+                loop.remove_reader(self._jobs)
+                self._jobs.close()
+            raise
 
     def hand_over(
         self, report: Callable[[Any, BaseException | None], object], work: Callable[..., object], *arguments: object
@@ -341,9 +364,13 @@ def _nothing() -> None:
 
 
 def _settled(write: _Write, report: Callable[[Any], object]) -> None:
-    write.settle()
-    outcome, write.outcome = write.outcome, None
-    report(outcome)
+    try:
+        write.settle()
+        outcome, write.outcome = write.outcome, _TAKEN
+    except BaseException as error:  # an interrupt: the caller must not wait for ever
+        outcome = error
+    if outcome is not _TAKEN:
+        report(outcome)
 
 
 def _work_off(

@@ -29,13 +29,31 @@ from mrecordlog_async.engine import open_async
 from mrecordlog_async.engine.commit import thread as thread_module
 from mrecordlog_async.engine.commit import upkeep
 from mrecordlog_async.engine.commit.journal import Journal
-from mrecordlog_async.engine.commit.thread import _Write
+from mrecordlog_async.engine.commit.thread import ThreadProgress, _Write
 from tests.compiled.jobs_core import COMPILER, CoreJobs, build, reset
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="they are Linux's"),
     pytest.mark.skipif(COMPILER is None, reason="there is no C compiler"),
 ]
+
+
+class Interrupt(BaseException):
+    """Raised at a line, as the handler of a signal may."""
+
+
+class NoRoom:
+    """A queue that finds no memory for a write."""
+
+    def __init__(self, jobs: Any) -> None:
+        self._jobs = jobs
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._jobs, name)
+
+    def write(self, *_: object) -> bool:
+        """Fail."""
+        raise MemoryError
 
 
 class Core:
@@ -85,8 +103,9 @@ def core(monkeypatch: pytest.MonkeyPatch) -> Iterator[Core]:
 
 
 async def asleep(log: MultiRecordLog) -> None:
-    """Wait until the writer sleeps."""
-    while not log._admission.sleep.is_asleep():
+    """Wait until the writer sleeps, and the log's thread waits for a job."""
+    thread = log._engine.thread
+    while not log._admission.sleep.is_asleep() or (thread._write is not None and not thread._write._jobs.is_idle()):
         await asyncio.sleep(0)
 
 
@@ -203,6 +222,94 @@ async def test_write_whose_end_finds_no_memory_fails_the_log(
     assert log.state is LogState.FAILED
     await log.close()
     assert await records(directory) == [b"first", b"second"]
+
+
+async def test_error_of_the_notes_about_a_write_fails_the_log(
+    directory: Path, core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch is on the disk by then; its caller gets an error, and closing ends."""
+    log = await opened(directory)
+    core.script()
+    end, loops = ThreadProgress.end, threading.current_thread()
+
+    def no_memory(progress: ThreadProgress) -> None:
+        if threading.current_thread() is loops:
+            raise MemoryError
+        end(progress)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ThreadProgress, "end", no_memory)
+        with pytest.raises(LogFailedError) as raised:
+            await asyncio.wait_for(log.append("q", b"second"), 20)
+    assert raised.value.written == "unknown"
+    assert core.written() == 1
+    await asyncio.wait_for(log.close(), 20)
+    assert await records(directory) == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("place", ["_settled", "settle"])
+async def test_interrupt_while_a_write_is_reported_leaves_nobody_waiting(
+    directory: Path, core: Core, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """The caller gets a result or an error, and the record is there."""
+    log = await opened(directory)
+    interrupts = [Interrupt()]
+
+    def interrupted(call: Callable[..., object]) -> Callable[..., object]:
+        def interrupt(*arguments: object) -> object:
+            if interrupts:
+                raise interrupts.pop()
+            return call(*arguments)
+
+        return interrupt
+
+    heard: list[BaseException | None] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.append(context.get("exception")))
+    with monkeypatch.context() as patched:
+        where: Any = thread_module if place == "_settled" else _Write
+        patched.setattr(where, place, interrupted(getattr(where, place)))
+        append = asyncio.create_task(log.append("q", b"second"))
+        (outcome,) = await asyncio.wait_for(asyncio.gather(append, return_exceptions=True), 20)
+    assert not interrupts
+    assert outcome == 1 or isinstance(outcome, LogFailedError)
+    await asyncio.wait_for(log.close(), 20)
+    assert await records(directory) == [b"first", b"second"]
+
+
+async def test_write_that_never_began_has_no_result_of_another(
+    directory: Path, core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log fails, and its journal ends where the disk does."""
+    log = await opened(directory)
+    for number in range(3):
+        await log.append("q", b"%d" % number)
+    journal, write = log._engine.opened.journal, log._engine.thread._write
+    assert write is not None
+    before = journal.end
+    with monkeypatch.context() as patched:
+        patched.setattr(write, "_jobs", NoRoom(write._jobs))
+        with pytest.raises(LogFailedError):
+            await asyncio.wait_for(log.append("q", b"never"), 20)
+    await asyncio.wait_for(log.close(), 20)
+    assert journal.end == before
+    assert await records(directory) == [b"first", b"0", b"1", b"2"]
+
+
+async def test_openings_without_a_thread_leave_no_descriptor(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system may have no thread left; a service that tries again must not run out of descriptors too."""
+    await (await opened(directory)).close()
+
+    def no_thread(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    loop = asyncio.get_running_loop()
+    open_ones = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", no_thread)
+            with pytest.raises(RuntimeError):
+                thread_module.LogThread(loop, writes=True)
+    assert len(os.listdir("/proc/self/fd")) == open_ones
 
 
 async def test_link_count_that_is_not_reported_is_for_the_logs_thread(directory: Path, core: Core) -> None:
@@ -354,6 +461,7 @@ async def test_small_batch_does_not_overtake_a_job_of_the_logs_thread(directory:
     assert await future == 1
     assert done.done()
     assert core.written() == 0
+    await asleep(log)
     assert await log.append_record("q", None, b"y") == 2
     assert core.written() == 1
     await log.close()
