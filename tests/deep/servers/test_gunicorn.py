@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import ReadOnlyLog
+from mrecordlog_async.support.processes import TOGETHER_SECONDS
 from tests.docs.blocks import ROOT, blocks
 from tests.holder import Holder
 from tests.serving import free_port
@@ -107,6 +108,8 @@ class Gunicorn:
         """Send HUP, and wait until another worker than before stores a record."""
         before = self.workers()
         assert before
+        # Workers that started together do not wait for each other's end, and a worker may start in less than a second.
+        self.until(lambda: all(age(worker) > TOGETHER_SECONDS for worker in before))
         self.process.send_signal(signal.SIGHUP)
         self.until(lambda: (now := self.workers()) and not now & before)
         self.until(lambda: self.post("/ingest", b"after a reload %d" % len(self.acknowledged)))
@@ -117,6 +120,13 @@ class Gunicorn:
             stored = [(position, bytes(payload)) for position, payload in log.range("clicks")]
         assert set(self.acknowledged) <= set(stored)
         assert len({payload for _, payload in stored}) == len(stored)
+
+
+def age(process_id: int) -> float:
+    """Return for how many seconds a process has run."""
+    stat = Path(f"/proc/{process_id}/stat").read_bytes()
+    started = int(stat[stat.rindex(b")") + 1 :].split()[19]) / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started
 
 
 @contextmanager
