@@ -25,7 +25,7 @@ from mrecordlog_async.spark.drain_loop import Drain
 from mrecordlog_async.spark.drain_metrics import DrainLag, metrics_served, parse_address
 from mrecordlog_async.spark.json_columns import with_day, with_json_columns
 from mrecordlog_async.spark.log_server import LogServer
-from mrecordlog_async.spark.options import parse_servers
+from mrecordlog_async.spark.options import BYTES, RECORDS, parse_servers
 from mrecordlog_async.spark.planning import Includes, everything
 from mrecordlog_async.spark.runners import (
     DATE,
@@ -40,7 +40,7 @@ from mrecordlog_async.spark.runners import (
 )
 from mrecordlog_async.spark.server_set import ServerSet
 from mrecordlog_async.spark.state import DrainState
-from mrecordlog_async.spark.surveying import BYTES, RECORDS, DrainSettings
+from mrecordlog_async.spark.surveying import DrainSettings
 from mrecordlog_async.spark.table_files import TableFiles
 from mrecordlog_async.support.nearest import did_you_mean, nearest
 

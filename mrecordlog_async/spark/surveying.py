@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.log_server import FETCH_RECORDS, LogListing, LogServer
 from mrecordlog_async.spark.losses import Standing, arrange, held_back
-from mrecordlog_async.spark.options import BYTES as BYTES
-from mrecordlog_async.spark.options import RECORDS as RECORDS
+from mrecordlog_async.spark.options import BYTES, RECORDS
 from mrecordlog_async.spark.planning import Ends, Includes, PlannedBatch, Survey, Wish, everything
 from mrecordlog_async.spark.server_set import ServerSet
 from mrecordlog_async.spark.server_thread import ServerThread

@@ -18,6 +18,7 @@ from mrecordlog_async.spark import drain_metrics, json_columns, options
 from mrecordlog_async.spark.blocks import READ_SCHEMA
 from mrecordlog_async.spark.session import spark_session
 from tests.docs.blocks import ROOT
+from tests.programs import load_program
 
 MODULES = tuple("mrecordlog_async" + name for name in ("", ".client", ".fastapi", ".aiohttp", ".testing"))
 
@@ -40,11 +41,7 @@ def surface() -> dict[str, list[str]]:
 
 def hooks() -> ModuleType:
     """Return the module that generates the reference pages."""
-    spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs" / "hooks.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_program(ROOT / "docs" / "hooks.py")
 
 
 def _python() -> Iterator[str]:

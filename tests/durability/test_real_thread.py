@@ -25,7 +25,6 @@ from tests.faults.inside import FIRST_QUEUE_ID, TIME_NS, without_chance
 from tests.faults.judge import Call, Model, State, Verdict, as_payloads, state_in, state_of
 
 MEMORY_BYTES = 128_000
-GATHERED = ".runs"
 
 
 class Gate:

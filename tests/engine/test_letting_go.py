@@ -421,16 +421,18 @@ asyncio.run(main())
 """
 
 
+def run_program(
+    program: str, *arguments: str | Path, options: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
+    """Run a program in a process of its own; with these options of Python."""
+    command = [sys.executable, *options, "-c", program, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+
+
 @pytest.mark.parametrize("moment", ["opening", "open"])
 def test_forked_child_keeps_nothing(directory: Path, moment: str) -> None:
     """Whenever the child was forked: the parent's close frees the directory while the child lives."""
-    run = subprocess.run(
-        [sys.executable, "-c", FORKING, str(directory), moment],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    run = run_program(FORKING, directory, moment)
     assert run.stdout.splitlines() == (["['q']"] if moment == "opening" else ["['q']", "[]"]), run.stderr
 
 
@@ -457,13 +459,7 @@ os.wait()
 
 def test_forked_child_closes_nothing_of_others(directory: Path) -> None:
     """The log's loop is closed, and the next opener released it: its descriptors have the numbers of other files."""
-    run = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", RELEASED, str(directory)],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    run = run_program(RELEASED, directory, options=("-W", "ignore"))
     assert run.stdout == "20\n", run.stderr
 
 
@@ -491,13 +487,7 @@ loop.run_until_complete(log.close())
 
 def test_forked_child_that_forgets_the_log_releases_nothing(directory: Path) -> None:
     """The log is the parent's: the child gets no warning for it, and never waits for its release."""
-    run = subprocess.run(
-        [sys.executable, "-W", "always", "-c", FORGETTING, str(directory)],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    run = run_program(FORGETTING, directory, options=("-W", "always"))
     assert run.stdout == "the parent has it; refused at once\n", run.stderr
     assert "never closed" not in run.stderr
 
@@ -533,13 +523,7 @@ loop.run_until_complete(log.close())
 
 def test_forked_child_is_told_that_the_log_is_not_its_own(directory: Path) -> None:
     """Every change says so, on the child's own event loop as well."""
-    run = subprocess.run(
-        [sys.executable, "-c", CALLING, str(directory)],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    run = run_program(CALLING, directory)
     said = "the log belongs to the process that opened it, not to its forked child"
     calls = ("append", "append_soon", "truncate", "sync", "drain")
     assert run.stdout.splitlines() == [f"{call}: {said}" for call in calls], run.stderr

@@ -586,10 +586,6 @@ def expire(table: Path) -> None:
     alter(table, delta__setTransactionRetentionDuration="interval 1 days")
 
 
-def map_columns(table: Path) -> None:
-    alter(table, delta__columnMapping__mode="name")
-
-
 def change_metadata(table: Path, change: Callable[[dict[str, Any]], None]) -> None:
     """Write an entry that changes the table's metadata, as other engines do."""
     version = DeltaTable(str(table)).version()

@@ -38,8 +38,9 @@ class Parser(argparse.ArgumentParser):
         self.words: list[str] = []
         """The arguments in order, as the usage line shows them."""
         self.known: dict[argparse.Action, Callable[[], Iterable[str]]] = {}
-        self.elsewhere: dict[str, str] = {}  # what is no option here → where it is set
         """Functions that find the values of an argument, for completion."""
+        self.elsewhere: dict[str, str] = {}
+        """Where a setting is set that has no option here, by the option that it would have."""
         self.takes_no_more = ""
         """Error for an argument after the last one; "" for that of every command."""
         self.commands: dict[str, Parser] = {}

@@ -7,7 +7,6 @@ trailing zeros, `NAME.dump.txt` the file's size and what the crate showed when i
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import json
 import os
 import struct
@@ -18,7 +17,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
-from types import ModuleType
 from typing import NamedTuple, Self
 from urllib.parse import quote
 
@@ -28,6 +26,7 @@ from hypothesis import strategies as st
 
 from mrecordlog_async import CorruptionError, ReadOnlyLog
 from tests.deep.examples.test_examples import EXAMPLES
+from tests.programs import load_program
 
 GOLDEN = Path(__file__).parent / "golden"
 NAMES = sorted(path.name.removesuffix(".ops.txt") for path in GOLDEN.glob("*.ops.txt"))
@@ -40,16 +39,7 @@ FRAME_BYTES = 7 + 12 + 12 + 100
 CREATE_BYTES = 7 + 12
 
 
-def load_program() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("import_quickwit", EXAMPLES / "import_quickwit.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-PROGRAM = load_program()
+PROGRAM = load_program(EXAMPLES / "import_quickwit.py")
 
 
 class Ran(NamedTuple):

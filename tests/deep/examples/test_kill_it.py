@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import os
 import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from mrecordlog_async import MultiRecordLog
 from tests.deep.examples.test_examples import EXAMPLES, run
+from tests.programs import load_program
 from tests.serving import TIMEOUT_SECONDS
-
-
-def load_program(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_nothing_is_lost_or_doubled_under_kills(tmp_path: Path) -> None:
@@ -63,7 +54,7 @@ def test_a_writer_that_ends_by_itself_is_no_kill(tmp_path: Path) -> None:
 
 async def test_lost_and_doubled_records_are_found(tmp_path: Path) -> None:
     """A record that is missing, one that was replaced by another, and one that is there twice."""
-    program = load_program("kill_it")
+    program = load_program(EXAMPLES / "kill_it.py")
     async with MultiRecordLog.open(tmp_path / "wal", queues=program.QUEUES) as log:
         await log.append_records("red", None, [b"a", b"b", b"b"])
     nothing: dict[str, list[tuple[int, str]]] = {queue: [] for queue in program.QUEUES}
@@ -77,7 +68,7 @@ def test_the_disk_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A line for each number of callers, then the disk alone; no file is left."""
-    program = load_program("measure_disk")
+    program = load_program(EXAMPLES / "measure_disk.py")
     monkeypatch.setattr(program, "ROUNDS", 2)
     monkeypatch.setattr(program, "SECONDS", 0.2)
     asyncio.run(program.measure(str(tmp_path)))
