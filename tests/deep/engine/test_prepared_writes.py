@@ -684,7 +684,8 @@ async def main():
     log = await MultiRecordLog.open(sys.argv[1])
     await log.create_queue("q")
     await log.append_record("q", None, b"first")
-    while not log._admission.sleep.is_asleep():
+    made = log._engine.thread._write
+    while not log._admission.sleep.is_asleep() or not made._jobs.is_idle():
         await asyncio.sleep(0)
     core.seam["holds"].value = 1
     log.append_soon("q", b"x")
