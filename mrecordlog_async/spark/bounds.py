@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 from mrecordlog_async.model import FUTURE_SECONDS_MAX
 from mrecordlog_async.protocol.schemas import QueueResponse
-from mrecordlog_async.spark.log_server import LogListing, LogServer
+from mrecordlog_async.spark.log_server import ListingOutdatedError, LogListing, LogServer
 from mrecordlog_async.spark.options import EARLIEST, LATEST, Bound, OptionError
 
 
@@ -43,7 +43,14 @@ def resolved(
         if not is_past(wanted):  # of an end
             return {name: each.next_position for name, each in listing.queues.items()}, []
         queues = {name: each.id for name, each in listing.queues.items()}
-        found = {each.queue: each.position for each in server.positions_at(wanted, queues, listing.log)}
+        found = {}
+        for at in server.positions_at(wanted, queues, listing):
+            if at.status != "ok":
+                raise ListingOutdatedError(
+                    f"server {server.name!r}, queue {at.queue!r}: it was deleted while its positions were looked up; "
+                    "read again"
+                )
+            found[at.queue] = at.position
         # At most the end of the queue as it was listed: records stored since are past both.
         return {name: min(found.get(name, 0), each.next_position) for name, each in listing.queues.items()}, []
     positions, moved = {}, list[str]()

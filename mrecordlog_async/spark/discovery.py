@@ -39,13 +39,12 @@ class Found:
 
 
 class Discovery:
-    """Looks up the DNS names of one fleet. `found` is for one thread."""
+    """Looks up the DNS names of one drain or stream. `found` is for one thread."""
 
     def __init__(
         self, lookups: Sequence[Lookup], names_taken: Collection[str], identify: Callable[[Endpoint], LogResponse]
     ) -> None:
         """identify: requests which log a service has, over its own connection."""
-        self.lookups = ", ".join(map(str, lookups))
         self._wanted = lookups
         self._names_taken = names_taken
         self._identify = identify

@@ -141,6 +141,7 @@ class Drain:
 
     def _store(self, batch: PlannedBatch) -> int:
         begun, names = _clock(), [each.server.name for each in batch.surveys if each.ranges]
+        self._logs.batches += 1
         try:
             files = self._written(batch)
         except BatchFailedError as error:

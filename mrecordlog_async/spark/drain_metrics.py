@@ -100,7 +100,7 @@ class DrainLag:
             else:  # other consumers need records that are stored already
                 kept.append(PlanStart(name, at.next, at.id))
         if kept:
-            times += [each.time for each in server.plan(kept, PlanRequest(times=True), listing.log)]
+            times += [each.time for each in server.plan(kept, PlanRequest(times=True), listing)]
         oldest = min((time for time in times if time is not None), default=None)
         return Behind(records, max((_now() - oldest).total_seconds(), 0.0) if oldest is not None else 0.0)
 

@@ -63,6 +63,10 @@ class Patience(NamedTuple):
 DRIVER, TASK = Patience(10.0, 1), Patience(60.0, 4, 120.0)
 
 
+class ListingOutdatedError(RecordLogError):
+    """A queue was deleted or recreated since the queues were listed."""
+
+
 class RangeDiffersError(RecordLogError):
     """A service sent something other than it had planned: the task fails, and nothing of it is stored."""
 
@@ -194,17 +198,25 @@ class LogServer:
         """Return the openings that the log remembers, oldest first."""
         return list(self.identity().openings)
 
-    def plan(self, starts: Sequence[PlanStart], request: PlanRequest, log: str) -> list[QueuePlan]:
-        """Request how far the limits of *request* reach from *starts*, at most `QUEUES_AT_ONCE` with a limit."""
+    def plan(self, starts: Sequence[PlanStart], request: PlanRequest, listing: LogListing) -> list[QueuePlan]:
+        """Request how far the limits of *request* reach from *starts*, at most `QUEUES_AT_ONCE` with a limit.
+
+        It is refused ("reopened") if the log was opened again since *listing*, as that of `truncate` is.
+        """
+        request = msgspec.structs.replace(request, opening=listing.opening or None)
         asked = (
             bulk_calls.plan(msgspec.structs.replace(request, queues=list(each))) for each in bulk_calls.parts(starts)
         )
-        return self._each(asked, log)
+        return self._each(asked, listing.log)
 
-    def positions_at(self, time: datetime, queues: Mapping[str, int], log: str) -> list[QueuePosition]:
-        """Request where the records begin that were stored at *time*, or later. queues: name → id."""
+    def positions_at(self, time: datetime, queues: Mapping[str, int], listing: LogListing) -> list[QueuePosition]:
+        """Request where the records begin that were stored at *time*, or later; refused as `plan` is.
+
+        queues: name → id.
+        """
         parts = bulk_calls.parts(list(queues.items()))
-        return self._each((bulk_calls.positions_at(time, dict(each), None) for each in parts), log)
+        asked = (bulk_calls.positions_at(time, dict(each), listing.opening) for each in parts)
+        return self._each(asked, listing.log)
 
     # Reading and changing.
 

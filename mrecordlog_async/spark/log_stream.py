@@ -31,7 +31,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -41,12 +42,20 @@ from mrecordlog_async.protocol.bulk_schemas import PlanStart
 from mrecordlog_async.spark.bounds import check_start, refuse_unknown_queues, refuse_unsubscribed, resolved
 from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.consuming import ConsumerOfDrain, rule_of
-from mrecordlog_async.spark.log_server import DRIVER, FETCH_RECORDS, LogListing, LogServer, Patience, ReadTask
+from mrecordlog_async.spark.log_server import FETCH_RECORDS, LogListing, LogServer, Patience, ReadTask
 from mrecordlog_async.spark.log_table import ADVICE, ranges_of, tasks_of
-from mrecordlog_async.spark.losses import ServersHeldError, UnreadLossError, forgotten
+from mrecordlog_async.spark.losses import ServersHeldError, UnreadLossError, arrange, forgotten, held_back
 from mrecordlog_async.spark.offsets import Json, encoded, first_of, logs_of
 from mrecordlog_async.spark.options import OptionError, Options, WhenDown
-from mrecordlog_async.spark.planning import PlannedBatch, Survey, batch_of, everything, without_ranges
+from mrecordlog_async.spark.planning import (
+    Ends,
+    PlannedBatch,
+    Survey,
+    batch_of,
+    everything,
+    evidence_against,
+    without_ranges,
+)
 from mrecordlog_async.spark.runners import rows_of
 from mrecordlog_async.spark.server_set import ServerSet
 from mrecordlog_async.spark.state import DrainState, LogState, QueueAt
@@ -56,6 +65,9 @@ from mrecordlog_async.spark.table_files import syncfs
 logger = logging.getLogger("mrecordlog_async.spark")
 
 RETRY_SECONDS = 0.2
+
+FIRST_WAIT_TIMES = 1.25
+"""The first look waits this many times as long as a service may be silent."""
 
 
 class TaskPartition(InputPartition):
@@ -78,6 +90,7 @@ class LogStreamBase(DataSourceStreamReader):
             self._logs.begins = self._begins
         self._planned: tuple[Json, Json, list[ReadTask]] = ({}, {}, [])
         self._state: tuple[Json, DrainState] = ({}, DrainState())
+        self._accepting: tuple[Json, set[str]] = ({}, set())  # logs that went back, and the offset that accepts it
         self._surveys: Mapping[str, Survey] = {}
         self._released: Json | None = None  # up to which offset the logs were last released
         self._reached = set[str]()
@@ -96,6 +109,8 @@ class LogStreamBase(DataSourceStreamReader):
         begins, moved = resolved(server, listing, self._options.starting)
         if moved and self._options.fail_on_data_loss:
             raise UnreadLossError(f"{'; '.join(moved[:3])}; {ADVICE}")
+        for sentence in moved:
+            logger.warning("lost, as allowed: %s", sentence)
         return begins
 
     def initialOffset(self) -> Json:  # noqa: N802  # Spark's name
@@ -123,15 +138,23 @@ class LogStreamBase(DataSourceStreamReader):
             OSError: what Spark has committed could not be synced.
         """
         self._logs.limits = records, size
+        if start == self._accepting[0]:
+            self._logs.accepted |= self._accepting[1]
         while True:
             state = self._state_of(start)
             batch = self._batch(state, records, size, releases=releases)
             if releases:
                 self._released = start
             is_changed = state.logs.keys() - batch.state.logs.keys() or any(each.is_changed for each in batch.surveys)
-            if is_changed or (batch.records and not self._logs.waits_for_more(batch)):
+            if is_changed or (
+                not self._logs.waits_for_more(batch)
+                if batch.records
+                else any(_has_new(each, self._logs.ends) for each in batch.surveys)
+            ):
                 end = encoded(batch.state.logs, {each.listing.log: _begun(each) for each in batch.surveys})
                 self._planned = start, end, tasks_of(batch.parts, self._options)
+                self._logs.batches += 1
+                self._accepting = end, {each.listing.log for each in batch.surveys if _is_read_again(each)}
                 return end
             if self._logs.ends is None or not (self._misses_servers() or self._logs.is_outdated):
                 return start
@@ -141,13 +164,14 @@ class LogStreamBase(DataSourceStreamReader):
         surveys, down = self._looked(state)
         known = state
         if not down:
-            self._refuse_unsubscribed({name: each.listing for name, each in surveys.items()})
+            self._refuse_unsubscribed(state, {name: each.listing for name, each in surveys.items()})
             known = forgotten(state, self._options.forget, [each.listing for each in surveys.values()])
         self._surveys = readable = self._logs.readable(known, surveys, down)
         held = self._logs.trouble.held
         if held and not readable:
             raise ServersHeldError("; ".join(f"server {name!r}: {why}" for name, why in held.items()))
         batch = batch_of(known, [_corrected(each) for each in readable.values()], records, size)
+        self._logs.took(batch)
         if batch.lost and self._options.fail_on_data_loss:
             raise UnreadLossError(f"{'; '.join(batch.lost[:3])}; {ADVICE}")
         for sentence in batch.lost:
@@ -163,6 +187,8 @@ class LogStreamBase(DataSourceStreamReader):
             ServersHeldError: a log is held back.
             ServerDownError, ServiceRefusedError: a server was down for too long.
         """
+        if any(each.is_late for each in self._logs.threads.values()):
+            return True  # whether it is down is known once its request has ended
         trouble = self._logs.trouble
         if trouble.held:
             raise ServersHeldError("; ".join(f"server {name!r}: {why}" for name, why in trouble.held.items()))
@@ -176,12 +202,14 @@ class LogStreamBase(DataSourceStreamReader):
                 raise self._failure(name, trouble.down)
         return bool(trouble.down)
 
-    def _refuse_unsubscribed(self, listings: Mapping[str, LogListing]) -> None:
-        """Refuse names that no server has, in a run that ends; an endless one waits for them."""
-        if self._named_exist:
+    def _refuse_unsubscribed(self, state: DrainState, listings: Mapping[str, LogListing]) -> None:
+        """Refuse names that no server has or had, in a run that ends; an endless one waits for them."""
+        names = self._options.subscription.names
+        if self._named_exist or names is None:
             return
         try:
-            refuse_unsubscribed(self._options.subscription.names, listings, all_there=True)
+            read = {queue for log in state.logs.values() for queue in log.queues}
+            refuse_unsubscribed(names - read, listings, all_there=True)
         except OptionError as error:
             if self._logs.ends is not None:
                 raise
@@ -190,7 +218,10 @@ class LogStreamBase(DataSourceStreamReader):
 
     def _state_of(self, offset: Json) -> DrainState:
         if self._state[0] != offset:
-            self._state = offset, DrainState(logs=logs_of(offset))
+            before, logs = self._state[1].logs, logs_of(offset)
+            # A survey of a log that did not change since stays current: it is recognized by the object.
+            same = {log: before[log] for log, each in logs.items() if before.get(log) == each}
+            self._state = offset, DrainState(logs=logs | same)
         return self._state[1]
 
     def _looked(self, state: DrainState) -> tuple[dict[str, Survey], dict[str, str]]:
@@ -199,7 +230,12 @@ class LogStreamBase(DataSourceStreamReader):
         while True:
             surveys, down = self._logs.look(state)
             self._reached |= surveys.keys()
+            for name in sorted(down.keys() & self._logs.threads.keys()):
+                if (why := self._logs.threads[name].refused) is not None:
+                    raise why  # it is not down: no run would ever read it
             if self._options.when_down is not WhenDown.FAIL:
+                if not self._reached:
+                    self._refuse_all(down)
                 return surveys, down
             for name in down:
                 refused = isinstance(self._logs.failures.get(name), ServiceRefusedError)
@@ -210,6 +246,12 @@ class LogStreamBase(DataSourceStreamReader):
                 return surveys, down
             if down:  # others responded about an older offset, and are asked again
                 _sleep(RETRY_SECONDS)
+
+    def _refuse_all(self, down: Mapping[str, str]) -> None:
+        """Raise what a service refused, where no server has ever responded otherwise."""
+        for name in down:
+            if isinstance(failure := self._logs.failures.get(name), ServiceRefusedError):
+                raise failure
 
     def _failure(self, name: str, down: Mapping[str, str]) -> ServerDownError | ServiceRefusedError:
         """Return why a server is down, one that responds too late as well."""
@@ -223,6 +265,7 @@ class LogStreamBase(DataSourceStreamReader):
 
         Raises:
             UnreadLossError: records of it were removed, or no server has a log of it.
+            ServersHeldError: a log of it went back, or has two live copies.
             ForgetError: a server has a log that the options forget.
             ServerDownError, ServiceRefusedError: a server that it needs did not come back.
         """
@@ -233,8 +276,8 @@ class LogStreamBase(DataSourceStreamReader):
 
     def _again(self, start: Json, end: Json) -> list[ReadTask]:
         """Plan exactly what is between two offsets."""
-        known, starts = self._state_of(start), dict[str, list[PlanStart]]()
-        for log, state in logs_of(end).items():
+        known, ends, starts = self._state_of(start), logs_of(end), dict[str, list[PlanStart]]()
+        for log, state in ends.items():
             before, first = known.logs.get(log, LogState()), first_of(end, log)
             for name, at in state.queues.items():
                 old = before.queues.get(name)
@@ -242,22 +285,30 @@ class LogStreamBase(DataSourceStreamReader):
                 if begun < at.next:
                     starts.setdefault(log, []).append(PlanStart(name, begun, at.id, at.next))
         parts = [
-            (server, log, ranges_of(server, log, starts[log], self._options))
-            for log, server in self._servers_of(known, starts).items()
+            (each.server, log, ranges_of(each.server, each.listing, starts[log], self._options))
+            for log, each in self._servers_of(known, {log: ends[log] for log in starts}).items()
         ]
-        return tasks_of(parts, self._options)
+        # Under the names that the batch had, whatever the servers are called now: a sink may have some of its rows.
+        return [replace(each, server=ends[each.log].server) for each in tasks_of(parts, self._options)]
 
-    def _servers_of(self, known: DrainState, wanted: Collection[str]) -> dict[str, LogServer]:
-        """Return log → its server. A batch that was begun waits for its servers, whatever the options say."""
+    def _servers_of(self, known: DrainState, wanted: Mapping[str, LogState]) -> dict[str, Survey]:
+        """Return log → the survey of its server. A batch that was begun waits for its servers, whatever is set.
+
+        Args:
+            known: what Spark had before the batch.
+            wanted: log → where the batch ends in it.
+        """
         deadline = _clock() + self._options.server_wait_seconds
         while True:
             surveys, down = self._looked(known)
-            listings = [each.listing for each in surveys.values()]
-            kept = forgotten(DrainState(logs=dict.fromkeys(wanted, LogState())), self._options.forget, listings).logs
-            found = {each.listing.log: each.server for each in surveys.values() if each.listing.log in kept}
-            if found.keys() == kept.keys():
-                return found
-            missing = min(kept.keys() - found.keys())
+            listings = {name: each.listing for name, each in surveys.items()}
+            kept = forgotten(DrainState(logs=dict(wanted)), self._options.forget, list(listings.values()))
+            found = self._standing(kept, surveys)
+            if found.keys() == kept.logs.keys():
+                return {log: each for log, each in found.items() if not self._went_back(each, wanted[log])}
+            missing = min(kept.logs.keys() - found.keys())
+            for name, error in self._logs.vanished(kept, surveys).items():
+                down[name], self._logs.failures[name] = error.reason, error
             if not down and len(surveys) == len(self._logs.threads):
                 raise UnreadLossError(
                     f"no server has the log {missing}, which a batch that runs again needs: serve it again, under any "
@@ -266,6 +317,26 @@ class LogStreamBase(DataSourceStreamReader):
             if down and _clock() >= deadline:
                 raise self._failure(min(down), down)
             _sleep(RETRY_SECONDS)
+
+    def _standing(self, wanted: DrainState, surveys: Mapping[str, Survey]) -> dict[str, Survey]:
+        """Return log → its survey, of those wanted. Raises ServersHeldError if one has two live copies."""
+        standing = arrange(wanted, {name: each.listing for name, each in surveys.items()})
+        for name, why in standing.held.items():
+            log = surveys[name].listing.log
+            if log in wanted.logs and log not in standing.servers:
+                raise ServersHeldError(f"server {name!r}: {why}")
+        return {log: surveys[name] for log, name in standing.servers.items() if log in wanted.logs}
+
+    def _went_back(self, found: Survey, end: LogState) -> bool:
+        """Return whether a log went back behind the *end* of a batch that runs again, which is accepted.
+
+        Other records are at its positions. Nothing is read from there: the next batches read all that the log holds.
+        Raises ServersHeldError if it is not accepted.
+        """
+        evidence = evidence_against(found.server, end, found.listing, found.listing)
+        if evidence and not self._logs.settings.accept_went_back:
+            raise ServersHeldError(f"server {found.server.name!r}: {held_back(evidence)}")
+        return bool(evidence)
 
     # After a batch.
 
@@ -313,10 +384,11 @@ def _surveyor(options: Options) -> Surveyor:
         options.servers,
         options.all_tokens,
         consumer,
-        patience=Patience(min(options.timeout_seconds, DRIVER.seconds), retries),
+        patience=Patience(options.timeout_seconds, retries),
         in_tasks=Patience(options.timeout_seconds, options.retries, options.server_wait_seconds),
     )
     logs = Surveyor(servers, settings, logger.warning)
+    logs.first_wait_seconds = FIRST_WAIT_TIMES * options.timeout_seconds
     logs.piece_records = min(FETCH_RECORDS, options.records_per_partition or FETCH_RECORDS)
     logs.before_release = lambda: sync_file_systems(options.sync_directories)
     return logs
@@ -340,7 +412,22 @@ def _corrected(found: Survey) -> Survey:
 
     These positions enter the checkpoint before anything is read from there: a batch that runs again begins there too.
     """
-    return without_ranges(found) if found.known is not None and found.stored is None else found
+    return without_ranges(found) if _is_read_again(found) else found
+
+
+def _is_read_again(found: Survey) -> bool:
+    return found.known is not None and found.stored is None
+
+
+def _has_new(found: Survey, ends: Ends | None) -> bool:
+    """Return whether a queue was listed that the output does not know: from now on its unread records are missed.
+
+    ends: where a run ends; a queue that was created since does not belong to it.
+    """
+    known = {} if found.known is None else found.known.queues
+    of_run = None if ends is None else ends.get(found.listing.log, {})
+    new = (each for name, each in found.listing.queues.items() if name not in known)
+    return any(of_run is None or each.id in of_run for each in new)
 
 
 def _begun(found: Survey) -> dict[str, int]:

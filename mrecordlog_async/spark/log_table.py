@@ -23,7 +23,6 @@ from mrecordlog_async.spark import planning
 from mrecordlog_async.spark.bounds import check_start, refuse_unknown_queues, refuse_unsubscribed, resolved
 from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.log_server import (
-    DRIVER,
     FETCH_BYTES,
     FETCH_RECORDS,
     LogListing,
@@ -61,10 +60,10 @@ def tasks_of(parts: Parts, options: Options) -> list[ReadTask]:
     return planning.tasks_of(parts, limits)
 
 
-def ranges_of(server: LogServer, log: str, starts: Sequence[PlanStart], options: Options) -> list[ReadRange]:
+def ranges_of(server: LogServer, listing: LogListing, starts: Sequence[PlanStart], options: Options) -> list[ReadRange]:
     """Return all records of *starts*, in ranges. Raises UnreadLossError if some are gone, unless that is accepted."""
     records = min(FETCH_RECORDS, options.records_per_partition or FETCH_RECORDS)
-    plans = server.plan(starts, PlanRequest(None, None, None, records, FETCH_BYTES), log) if starts else []
+    plans = server.plan(starts, PlanRequest(None, None, None, records, FETCH_BYTES), listing) if starts else []
     lost = [
         f"server {server.name!r}, queue {asked.queue!r}: positions {asked.start} to {(asked.stop or 0) - 1} are no "
         f"longer as planned: {_change(plan)}"
@@ -118,24 +117,32 @@ class LogTable(DataSourceReader):
         """
         options = self._options
         check_start(options.starting)
-        waits = Patience(min(options.timeout_seconds, DRIVER.seconds), 0 if self._skips_down else options.retries)
+        waits = Patience(options.timeout_seconds, 0 if self._skips_down else options.retries)
         in_tasks = Patience(options.timeout_seconds, options.retries)
         found = ServerSet(options.servers, options.all_tokens, patience=waits, in_tasks=in_tasks)
         servers = {each.server.name: each.server for each in found()}
         try:
-            self._refuse_unfound(found.unfound.values())
+            unfound = list(found.unfound.values())
+            self._refuse_unfound(unfound)
             listings = self._listed(servers)
-            all_there = len(listings) == len(servers) and not found.unfound
+            for error in unfound:
+                if not listings and isinstance(error, ServiceRefusedError):
+                    raise error  # otherwise a wrong token would be an empty table
+            all_there = len(listings) == len(servers) and not unfound
             refuse_unsubscribed(options.subscription.names, listings, all_there=all_there)
             refuse_unknown_queues(options.starting, "startingOffsets", listings)
             refuse_unknown_queues(options.ending, "endingOffsets", listings)
             standing = arrange(DrainState(), listings)
             if standing.held:
                 raise OptionError("; ".join(standing.held.values()))
-            parts = [
-                (servers[name], log, self._ranges(servers[name], listings[name]))
-                for log, name in standing.servers.items()
-            ]
+            parts = []
+            for log, name in standing.servers.items():
+                try:
+                    parts.append((servers[name], log, self._ranges(servers[name], listings[name])))
+                except ServerDownError as error:
+                    if not self._skips_down:
+                        raise
+                    logger.warning("%s", error)
         finally:
             for each in servers.values():
                 each.close()
@@ -146,13 +153,17 @@ class LogTable(DataSourceReader):
         found, includes = dict[str, LogListing](), self._options.subscription.includes
         with ThreadPoolExecutor(LISTED_AT_ONCE) as threads:
             jobs = {name: threads.submit(server.listing) for name, server in servers.items()}
+        refused: ServiceRefusedError | None = None
         for name, job in jobs.items():
             error = job.exception()
             if isinstance(error, ServerDownError | ServiceRefusedError) and self._skips_down:
                 logger.warning("%s", error)
+                refused = refused or (error if isinstance(error, ServiceRefusedError) else None)
                 continue
             listing = job.result()
             found[name] = replace(listing, queues={each: at for each, at in listing.queues.items() if includes(each)})
+        if refused is not None and not found:
+            raise refused  # otherwise a wrong token would be an empty table
         return found
 
     def _refuse_unfound(self, unfound: Iterable[ServerDownError | ServiceRefusedError]) -> None:
@@ -179,7 +190,7 @@ class LogTable(DataSourceReader):
             for name, each in listing.queues.items()
             if first[name] < last[name]
         ]
-        return ranges_of(server, listing.log, starts, options)
+        return ranges_of(server, listing, starts, options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task. Raises RangeDiffersError, ServerDownError, ServiceRefusedError."""

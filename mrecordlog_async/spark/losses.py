@@ -87,15 +87,15 @@ def arrange(state: DrainState, found: Mapping[str, LogListing]) -> Standing:
 
 def _replaced(state: DrainState, log: str, now: LogListing) -> str:
     if now.log in state.logs:
-        looks = "another log of this table: addresses or volumes were swapped"
+        looks = "another log of this output: addresses or volumes were swapped"
     elif now.at is None and not now.queues:
         looks = "new and empty: the disk was lost, or the directory was emptied"
     else:
         looks = "another one: the disk was replaced, or the address leads elsewhere"
     return (
-        f"the table continues the log {log}, and no server has it; the log {now.log} at this address is {looks}. Serve "
-        "the old log again, under any of the names; or, if it is lost, forget it with --forget "
-        f"{log[:FORGET_DIGITS]}: then the new one is read from its first record"
+        f"the output continues the log {log}, and no server has it; the log {now.log} at this address is {looks}. "
+        "Serve the old log again, under any of the names; or, if it is lost, forget it with --forget "
+        f"{log[:FORGET_DIGITS]} (forget={log[:FORGET_DIGITS]} in Spark): then the new one is read from its first record"
     )
 
 
@@ -104,12 +104,18 @@ def forgotten(state: DrainState, wanted: Collection[str], found: Collection[LogL
     dropped = set[str]()
     for digits in wanted:
         if len(digits) < FORGET_DIGITS:
-            raise ForgetError(f"--forget {digits}: give at least {FORGET_DIGITS} digits of the log's id")
+            raise ForgetError(
+                f"--forget {digits} (forget in Spark): give at least {FORGET_DIGITS} digits of the log's id"
+            )
         if any(each.log.startswith(digits) for each in found):
-            raise ForgetError(f"--forget {digits}: a server has this log; to continue reading it, leave --forget out")
+            raise ForgetError(
+                f"--forget {digits} (forget in Spark): a server has this log; to continue reading it, leave this out"
+            )
         matching = [log for log in state.logs if log.startswith(digits)]
         if len(matching) > 1:
-            raise ForgetError(f"--forget {digits}: several logs begin with these digits; give all digits of one")
+            raise ForgetError(
+                f"--forget {digits} (forget in Spark): several logs begin with these digits; give all digits of one"
+            )
         dropped.update(matching)
     if not dropped:
         return state
@@ -147,8 +153,9 @@ def held_back(evidence: str) -> str:
     """Return the sentence about a log that went back."""
     return (
         f"{evidence}: it went back (an old copy was restored, or a power failure lost what was not synced). Serve its "
-        "newest state again; or, if that is lost, accept it with --accept-went-back: then all that the log holds is "
-        "stored again, and records that were stored before are in the table twice"
+        "newest state again; or, if that is lost, accept it with --accept-went-back (acceptWentBack=true in "
+        "Spark): then all that the log holds is stored again, and records that were stored before are in the output "
+        "twice"
     )
 
 

@@ -202,8 +202,10 @@ def _offsets(*words: str) -> Callable[[str], str | GivenPositions]:
         try:
             parsed = json.loads(text)
             if "version" in parsed:  # an offset, copied from a checkpoint
-                found = logs_of(parsed).values()
-                return {each.server: {name: at.next for name, at in each.queues.items()} for each in found}
+                positions: dict[str, dict[str, int]] = {}
+                for each in logs_of(parsed).values():  # a server may have had several logs
+                    positions.setdefault(each.server, {}).update((name, at.next) for name, at in each.queues.items())
+                return positions
             return {server: {queue: _position(at) for queue, at in queues.items()} for server, queues in parsed.items()}
         except (ValueError, TypeError, AttributeError, CheckpointError):
             expected = ", ".join(words)
@@ -440,7 +442,7 @@ OPTIONS = (
         "records_per_partition",
         count,
         "read",
-        "records of one task at most, but up to 8,192 where positions have gaps",
+        "records of one task at most; where positions have gaps, about as many",
     ),
     Option(
         "parallelism",
@@ -463,7 +465,8 @@ OPTIONS = (
         _when_down,
         "read",
         "true: wait for the server, then fail (at once if it refuses to list its queues); `atEnd`: continue "
-        "without it, and fail at the end of a run that ends (streams); false: continue without it",
+        "without it, and fail at the end of a run that ends (streams; Spark 4.0 and 4.1 do not say that a run ends, so "
+        "there it never fails); false: continue without it",
         "true",
     ),
     Option("truncate", "truncate", _switch, "stream", "truncate the records that the checkpoint has committed"),
@@ -687,6 +690,13 @@ def _refuse_contradictions(options: Options, *, late_commits: bool) -> None:
             "startingOffsets or endingOffsets; filters on the DataFrame work without it"
         )
     _refuse_release(options, late_commits=late_commits)
+    for server in options.servers:
+        tokens = options.all_tokens
+        if isinstance(server, Endpoint) and tokens.get(server.name, tokens.get("")) and urlsplit(server.url).username:
+            raise OptionError(
+                f"servers: the URL of server {server.name!r} has a user name, and a request cannot have a token as "
+                "well: leave one out"
+            )
     if options.records_min > options.records_per_trigger:
         raise OptionError(
             f"minRecordsPerTrigger ({options.records_min}) is above maxRecordsPerTrigger "

@@ -101,6 +101,12 @@ class Survey:
         return sum(each.records for each in self.ranges)
 
     @property
+    def leaves_records(self) -> bool:
+        """True if a queue has records that are neither stored nor in *ranges*."""
+        queues = self.after.queues
+        return any(queues[name].next < each.next_position for name, each in self.listing.queues.items())
+
+    @property
     def is_idle(self) -> bool:
         """True if the survey leads to nothing: the same listing and state lead to the same one."""
         is_released = self.stored is None or not due_of(self.stored, self.listing)
@@ -120,9 +126,7 @@ def survey(server: LogServer, listing: LogListing, whole: LogListing, state: Dra
     """
     log, known = whole.log, state.logs.get(whole.log)
     base = known
-    needs = known is not None and known.at is not None and (whole.at is None or whole.at.opening != known.at.opening)
-    openings = server.openings() if needs else ()
-    evidence = known and (evidence_of_going_back(known.at, whole, openings) or ahead(known, listing))
+    evidence = known and evidence_against(server, known, whole, listing)
     if evidence:
         if not wish.accepts_going_back or log in wish.accepted:
             return Survey(server, listing, known, evidence=evidence)
@@ -134,7 +138,7 @@ def survey(server: LogServer, listing: LogListing, whole: LogListing, state: Dra
     if wish.begins is not None and is_placed:
         begins = wish.begins(server, listing)
         after = replace(after, queues={name: QueueAt(at.id, begins[name]) for name, at in after.queues.items()})
-    plans = list(_planned(server, log, after, listing.queues, wish))
+    plans = list(_planned(server, whole, after, listing.queues, wish))
     ranges = [each for plan in plans if plan.status == "ok" for each in pieces_of(plan)]
     is_outdated = any(plan.status != "ok" for plan in plans)
     queues = dict(after.queues)
@@ -146,18 +150,32 @@ def survey(server: LogServer, listing: LogListing, whole: LogListing, state: Dra
     return Survey(server, listing, known, done, ranges, lost, "", is_changed, backlog, base, is_outdated)
 
 
+def evidence_against(server: LogServer, known: LogState, whole: LogListing, listing: LogListing) -> str | None:
+    """Return the evidence that the log of *server* is not the one that was read up to *known*; None if there is none.
+
+    Args:
+        server: where to request the log's openings, if it was opened since.
+        known: what was read.
+        whole: all queues of the log.
+        listing: those of them that are read.
+    """
+    needs = known.at is not None and (whole.at is None or whole.at.opening != known.at.opening)
+    openings = server.openings() if needs else ()
+    return evidence_of_going_back(known.at, whole, openings) or ahead(known, listing)
+
+
 def _ended(server: LogServer, known: LogState | None, whole: LogListing, wish: Wish) -> dict[str, int | None]:
     missing = gone(known, whole, wish.includes) if known is not None else {}
     asked = [PlanStart(name, 0, at.id, 0) for name, at in missing.items()]
-    plans = server.plan(asked, PlanRequest(), whole.log) if asked else []
+    plans = server.plan(asked, PlanRequest(), whole) if asked else []
     return {name: plan.ended for name, plan in zip(missing, plans, strict=True)}
 
 
 def _planned(
-    server: LogServer, log: str, after: LogState, queues: Mapping[str, QueueResponse], wish: Wish
+    server: LogServer, whole: LogListing, after: LogState, queues: Mapping[str, QueueResponse], wish: Wish
 ) -> Iterator[QueuePlan]:
     """Yield plans of what to read from *after* on, up to the limits."""
-    ends = None if wish.ends is None else wish.ends.get(log, {})
+    ends = None if wish.ends is None else wish.ends.get(whole.log, {})
     starts, weights = list[PlanStart](), list[int]()
     for name, each in queues.items():
         at = after.queues[name]
@@ -170,7 +188,8 @@ def _planned(
         weight = sum(weights[first : first + QUEUES_AT_ONCE])
         records, size = (each and max(1, each * weight // total) for each in (wish.records, wish.bytes))
         pieces = min(wish.piece_records, records or FETCH_RECORDS), min(FETCH_BYTES, size or FETCH_BYTES)
-        yield from server.plan(starts[first : first + QUEUES_AT_ONCE], PlanRequest(None, records, size, *pieces), log)
+        part = starts[first : first + QUEUES_AT_ONCE]
+        yield from server.plan(part, PlanRequest(None, records, size, *pieces), whole)
 
 
 def pieces_of(plan: QueuePlan) -> list[ReadRange]:

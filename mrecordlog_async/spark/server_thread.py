@@ -11,8 +11,9 @@ from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.protocol.bulk_schemas import TruncateOne
 from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.servers.outages import Absence
+from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.consuming import ConsumerHolder, ConsumerOfDrain
-from mrecordlog_async.spark.log_server import LogListing, LogServer
+from mrecordlog_async.spark.log_server import REOPENED_MAX, ListingOutdatedError, LogListing, LogServer
 from mrecordlog_async.spark.planning import Survey, Wish, due_of, everything, survey
 from mrecordlog_async.spark.state import DrainState, LogState
 
@@ -31,6 +32,7 @@ class ServerThread:
         self._holder = None if consumer is None else ConsumerHolder(consumer, server)
         self.is_late = False
         self.absence = Absence()
+        self.refused: ServiceRefusedError | None = None  # why nothing could be planned of a log that was listed
         self._asked_at = float("-inf")
         self._pool = ThreadPoolExecutor(1, f"mrecordlog-{server.name}")
         self._pending: Future[Survey] | None = None
@@ -53,6 +55,19 @@ class ServerThread:
         self._pending, self.is_late = None, False
 
     def _survey(self, state: DrainState, wish: Wish) -> Survey:
+        self.refused = None
+        for _ in range(REOPENED_MAX):
+            try:
+                return self._surveyed(state, wish)
+            except ListingOutdatedError:
+                continue
+            except ServiceRefusedError as error:
+                if error.code != "reopened":
+                    raise
+        reason = f"{REOPENED_MAX} times its log changed before a batch was planned"
+        raise ServerDownError(self.server.name, str(self.server.endpoint), reason)
+
+    def _surveyed(self, state: DrainState, wish: Wish) -> Survey:
         whole = self.server.listing() if self._holder is None else self._holder.listing()
         last = self._last
         if last is not None and last.is_idle and whole is self._whole and last.known is state.logs.get(whole.log):
@@ -65,7 +80,13 @@ class ServerThread:
             listing = dataclasses.replace(listing, queues=self._holder.held(listing.queues))
         if wish.ends is not None and whole.log not in wish.ends:
             wish.ends[whole.log] = {each.id: each.next_position for each in whole.queues.values()}
-        found = survey(self.server, listing, whole, state, wish)
+        try:
+            found = survey(self.server, listing, whole, state, wish)
+        except ServiceRefusedError as error:
+            if error.code != "reopened":
+                self.server.listing()  # a service that ends refuses this as well: it is down
+                self.refused = error
+            raise
         if self._holder is not None and not found.evidence:
             # Where it is accepted that a log went back, its consumers are moved back as well.
             moves_back = found.stored is None and found.known is not None

@@ -83,6 +83,8 @@ class Surveyor:
         ends: Where a run ends that reads what the logs held at its start; None for one that does not end.
         is_outdated: Something changed during the last look: another one is needed to know whether a run has ended.
         failures: The last failure of each server.
+        batches: How many batches were taken.
+        first_wait_seconds: How long the first look waits for servers; None for `FIRST_WAIT_SECONDS`.
         before_release: Called before anything is truncated or acknowledged.
     """
 
@@ -100,6 +102,8 @@ class Surveyor:
         self.failures = dict[str, ServerDownError | ServiceRefusedError]()
         self.before_release: Callable[[], None] = lambda: None
         self._has_begun = self.is_outdated = False
+        self.batches = 0
+        self.first_wait_seconds: float | None = None
         self._waits_since: float | None = None
 
     def look(self, state: DrainState) -> tuple[dict[str, Survey], dict[str, str]]:
@@ -110,9 +114,10 @@ class Surveyor:
         """
         now, self.is_outdated = _clock(), False
         self.threads = {each.server.name: each for each in self._servers()}
-        asked = {name: each.asked(state, self._wish(name), now) for name, each in self.threads.items()}
+        shares = self._shares()
+        asked = {name: each.asked(state, self._wish(shares[name]), now) for name, each in self.threads.items()}
         waited = [job for name, job in asked.items() if job is not None and not self.threads[name].is_late]
-        wait(waited, FIRST_WAIT_SECONDS if not self._has_begun else WAIT_SECONDS)
+        wait(waited, self._first_wait_seconds if not self._has_begun else WAIT_SECONDS)
         found, down = dict[str, Survey](), dict[str, str]()
         for name, error in self._servers.unfound.items():
             down[name], self.failures[name] = error.reason, error
@@ -127,11 +132,15 @@ class Surveyor:
                 thread.taken()
                 self._take(thread, job, state, found, down)
         self._has_begun = True
-        for name, error in self._vanished(state, found).items():
+        for name, error in self.vanished(state, found).items():
             down[name], self.failures[name] = error.reason, error
         return found, down
 
-    def _vanished(self, state: DrainState, found: Mapping[str, Survey]) -> dict[str, ServerDownError]:
+    @property
+    def _first_wait_seconds(self) -> float:
+        return FIRST_WAIT_SECONDS if self.first_wait_seconds is None else self.first_wait_seconds
+
+    def vanished(self, state: DrainState, found: Mapping[str, Survey]) -> dict[str, ServerDownError]:
         """Return the servers that have no address any more: their DNS names had them in an earlier run."""
         logs, names = {each.listing.log for each in found.values()}, self._servers.origins
         return {
@@ -165,13 +174,9 @@ class Surveyor:
             found[name] = result  # otherwise it was made from an older state: the next step has a new one
         self.is_outdated |= result.is_outdated or not is_current
 
-    def _wish(self, name: str) -> Wish:
-        """Return what may be planned of one server: its share of the limits, by what each had left at the last look.
-
-        A server that had nothing left may have something now. The batch as a whole keeps the limits.
-        """
-        settings, total, count = self.settings, sum(self.backlog.values()), max(1, len(self.threads))
-        share = max(self.backlog.get(name, 0) / total if total else 1.0 / count, 0.5 / count)
+    def _wish(self, share: float) -> Wish:
+        """Return what may be planned of a server with this *share* of the limits."""
+        settings = self.settings
         records, size = (each and max(1, round(each * share)) for each in self.limits)
         return Wish(
             records,
@@ -184,6 +189,18 @@ class Surveyor:
             self.begins,
         )
 
+    def _shares(self) -> dict[str, float]:
+        """Return the share of the limits of each server, by what each had left at the last look.
+
+        A server that had nothing left may have something now. The batch as a whole keeps the limits.
+        """
+        total, count = sum(self.backlog.values()), len(self.threads)
+        weights = {
+            name: max(self.backlog.get(name, 0) / total if total else 1.0 / count, 0.5 / count) for name in self.threads
+        }
+        whole = sum(weights.values())
+        return {name: weight / whole for name, weight in weights.items()}
+
     def readable(self, state: DrainState, surveys: Mapping[str, Survey], down: dict[str, str]) -> dict[str, Survey]:
         """Return the surveys of logs that may be read; report servers that are left out from now on, or are back."""
         standing = arrange(state, {name: each.listing for name, each in surveys.items()})
@@ -195,7 +212,14 @@ class Surveyor:
             if name in found or name in standing.held or name not in surveys
         }
         self.backlog = {name: max(0, each.backlog - each.records) for name, each in surveys.items()}
-        return found
+        # A batch may have room for the first ones only: each is the first one in turn.
+        names = sorted(found)
+        first = self.batches % max(1, len(names))
+        return {name: found[name] for name in names[first:] + names[:first]}
+
+    def took(self, batch: PlannedBatch) -> None:
+        """Note what *batch* leaves of each server: it may have taken less than was planned there."""
+        self.backlog |= {each.server.name: max(0, each.backlog - each.records) for each in batch.surveys}
 
     def _intact(self, surveys: Mapping[str, Survey], standing: Standing) -> dict[str, Survey]:
         """Return the surveys of logs that may be read; note in *standing* those that went back."""
@@ -237,7 +261,7 @@ class Surveyor:
 
     def finish(self) -> None:
         """Wait for what is being truncated or acknowledged. Raises ConsumerNotOursError."""
-        self._look_at_releases(self._releasing, FIRST_WAIT_SECONDS)
+        self._look_at_releases(self._releasing, self._first_wait_seconds)
 
     def _look_at_releases(self, jobs: Iterable[Future[None]], seconds: float) -> None:
         """Wait for *jobs* and raise what a release raised, including one that an earlier call did not wait for."""
@@ -255,7 +279,7 @@ class Surveyor:
         if self._waits_since is None:
             self._waits_since = now
         is_full = (records is not None and batch.records >= records) or (size is not None and batch.bytes >= size)
-        is_due = is_full or self.ends is not None or any(self.backlog.values())
+        is_due = is_full or self.ends is not None or any(each.leaves_records for each in batch.surveys)
         has_waited = now - self._waits_since >= settings.max_delay_seconds
         waits = bool(batch.records) and not (is_due or has_waited or batch.records >= settings.min_records)
         if not waits:

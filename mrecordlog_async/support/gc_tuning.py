@@ -7,8 +7,6 @@ callers that is half of what an append costs. What a log retains is none of its 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 CALM_THRESHOLD = 20_000
 """With 10,000 callers as cheap as 50,000 (2.0 µs a record; 2.7 with 10,000, 3.1 with Python's 700), and a young
@@ -20,21 +18,6 @@ OLDER_THRESHOLDS = (20, 100)
 RARE_THRESHOLD = 200_000
 """For work with listings of thousands of queues, with a dozen objects for each. With 20,000, a quarter of the CPU time
 of a trigger of Spark over 5,000 queues was the collector's."""
-
-
-@contextmanager
-def rare_collections(threshold: int = RARE_THRESHOLD) -> Iterator[None]:
-    """Look for cycles only after *threshold* new objects, until the end of the `with` block.
-
-    For work of a few seconds in a process that belongs to somebody else; a rarer collection, or none, stays as it is.
-    """
-    before = gc.get_threshold()
-    if 0 < before[0] < threshold:
-        gc.set_threshold(threshold, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 def calm_collector(threshold: int = CALM_THRESHOLD) -> None:

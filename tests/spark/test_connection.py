@@ -97,7 +97,7 @@ def test_plans_and_truncates_are_exchanges_too(broken: str, clock: Clock) -> Non
     """Their bodies are read within the attempt, so a broken body is retried too."""
     good = http(b'{"queues": []}')
     with serving(BROKEN[broken], good, BROKEN[broken], good) as (url, _), client_of(url, retries=1) as client:
-        assert client.plan([PlanStart("q", 0, 1, 4)], PlanRequest(), "") == []
+        assert client.plan([PlanStart("q", 0, 1, 4)], PlanRequest(), LogListing()) == []
         client.close()
         assert client.truncate([TruncateOne("q", 4, 1)], LogListing()) == []
 

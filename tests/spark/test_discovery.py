@@ -7,8 +7,8 @@ import pytest
 from mrecordlog_async.protocol.log_schemas import LogResponse
 from mrecordlog_async.servers import outages as absences
 from mrecordlog_async.servers.names import Endpoint, Lookup
-from mrecordlog_async.spark import discovery
-from mrecordlog_async.spark.connection import ServerDownError
+from mrecordlog_async.spark import discovery, log_stream
+from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.discovery import Discovery
 from mrecordlog_async.spark.log_table import LogTable
 from mrecordlog_async.spark.options import Options
@@ -140,3 +140,40 @@ def test_a_table_is_not_silently_short_where_dns_finds_nothing(
             LogTable(Options.parse(given)).partitions()
         table = LogTable(Options.parse({**given, "failOnServerDown": "false"}))
         assert sum(batch.num_rows for part in table.partitions() for batch in table.read(part)) == 3
+
+
+def test_a_first_batch_that_was_begun_waits_for_a_name_without_its_address(
+    new_service: NewService, addresses: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name may have it again soon: nothing says that its log is lost."""
+    first = new_service(host="127.0.0.1", name="wal-0")
+    second = new_service(host="127.0.0.2", port=first.port, name="wal-1")
+    for service in (first, second):
+        service.append("q", numbered("q", 0, 3))
+    addresses[:] = ["127.0.0.1", "127.0.0.2"]
+    query = Query(f"wal=dns+http://localhost:{first.port}", failOnServerDown="atEnd", serverWait="60")
+    query.step(die_before_commit=True)
+    addresses.remove("127.0.0.2")
+
+    def pause(seconds: float) -> None:
+        addresses[:] = ["127.0.0.1", "127.0.0.2"]
+        look(query)
+
+    monkeypatch.setattr(log_stream, "_sleep", pause)
+    query.step()
+    assert sorted(query.rows) == rows_of("wal-0", "q", 0, 3) + rows_of("wal-1", "q", 0, 3)
+
+
+@pytest.mark.parametrize("fails", ["false", "true"])
+def test_a_wrong_token_of_all_services_behind_a_name_is_no_empty_table(
+    new_service: NewService, addresses: list[str], fails: str
+) -> None:
+    """It fails the query, as that of a server with a name does; a stream as well."""
+    service = new_service("0123456789abcdef", name="wal-0")
+    service.append("q", numbered("q", 0, 3))
+    addresses[:] = ["127.0.0.1"]
+    options = {"servers": f"wal=dns+http://localhost:{service.port}", "failOnServerDown": fails, "token": "wrong"}
+    with pytest.raises(ServiceRefusedError, match="401"):
+        LogTable(Options.parse({"retries": "0", **options})).partitions()
+    with pytest.raises(ServiceRefusedError, match="401"):
+        Query(options.pop("servers"), **options).step()

@@ -77,6 +77,17 @@ def test_the_limit_is_shared_by_servers(new_service: NewService, table: Path) ->
     assert {server for (server,) in columns(table, "server")} == {"a", "b"}
 
 
+def test_a_server_with_a_large_backlog_delays_no_other(new_service: NewService, table: Path) -> None:
+    """Even if a batch has room for one server alone: each is the first one in turn."""
+    services = {"a": new_service(), "b": new_service()}
+    feed(services["a"], "q", 0, 30)
+    feed(services["b"], "r", 0, 3)
+    process = Draining(services, table, records=1)
+    for _ in range(8):
+        assert process.step() == 1
+    assert [row for row in table_rows(table) if row[0] == "r"] == expected(r=3)
+
+
 def test_without_truncate_the_log_keeps_its_records(service: ThreadedService, table: Path) -> None:
     """`--no-truncate` stores records without deleting them from the log, and once."""
     feed(service, "q", 0, 10)
@@ -108,6 +119,17 @@ def test_a_batch_waits_for_records(service: ThreadedService, table: Path, monkey
     assert process.step() == 0
     now[0] += 61
     assert process.step() == 5
+
+
+def test_a_gap_is_no_backlog(service: ThreadedService, table: Path) -> None:
+    """A batch waits for its least number of records, whatever positions are missing."""
+    feed(service, "q", 0, 100)
+    process = Draining({"s": service}, table, min_records=50, max_delay_seconds=600, truncate=False)
+    assert process.step() == 100
+    service.append("q", numbered("q", 150, 151), 150)
+    assert process.step() == 0
+    feed(service, "q", 151, 200)
+    assert process.step() == 50
 
 
 def test_a_run_ends_with_what_the_logs_held_at_its_start(service: ThreadedService, table: Path) -> None:

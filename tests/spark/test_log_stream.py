@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mrecordlog_async.model import FUTURE_SECONDS_MAX
 from mrecordlog_async.options import QueueOptions
+from mrecordlog_async.protocol.bulk_schemas import QueuePlan, QueuePosition
 from mrecordlog_async.spark import log_stream
 from mrecordlog_async.spark.connection import ServerDownError
-from mrecordlog_async.spark.losses import ServersHeldError, UnreadLossError
+from mrecordlog_async.spark.log_server import LogServer
+from mrecordlog_async.spark.losses import ForgetError, ServersHeldError, UnreadLossError
 from mrecordlog_async.spark.options import Options
 from tests.compatibility.pipeline import BATCH, READ, payloads
 from tests.compatibility.record import DATA, unpacked
@@ -195,6 +199,249 @@ def test_a_log_that_went_back_is_held_back(new_service: NewService, tmp_path: Pa
     assert query.rows == [*rows_of("a", "q", 0, 20), *rows_of("b", "r", 0, 3)]
     with pytest.raises(ServersHeldError, match="it went back"):
         alone.step()
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+@pytest.mark.parametrize("options", [{"truncate": "true"}, {"consumer": "lake"}], ids=["truncate", "consumer"])
+def test_a_batch_that_runs_again_reads_no_log_that_went_back(
+    service: ThreadedService, tmp_path: Path, options: dict[str, str], accepted: bool
+) -> None:
+    """Others are at its positions. Once that is accepted, the next batches read all that the log holds."""
+    if "consumer" in options:
+        options = options | {"consumerOwner": "00000000-0000-0000-0000-000000000001"}
+    service.call(service.log.create_queue("q"))
+    feed(service, "other", 0, 3)
+    query = StreamQuery(service.url, **options)
+    query.step()
+    feed(service, "q", 0, 10)
+    service.keep_copy(tmp_path / "copy")
+    feed(service, "q", 10, 20)
+    query.step(die_before_commit=True)
+    service.keep_copy(tmp_path / "newest")
+    service.go_back(tmp_path / "copy")
+    service.append("q", numbered("else", 10, 40))
+    read = list(query.rows)
+    if accepted:
+        query.options["acceptWentBack"] = "true"
+        query.drain()
+        assert [row[3] for row in query.rows[len(read) :] if row[1] == "q"] == [
+            *numbered("q", 0, 10),
+            *numbered("else", 10, 40),
+        ]
+        return
+    with pytest.raises(ServersHeldError, match="it went back"):
+        query.step()
+    assert query.rows == read
+    service.go_back(tmp_path / "newest")
+    query.drain()
+    assert query.rows[len(read) :] == rows_of("default", "q", 0, 20)
+
+
+def test_a_batch_that_runs_again_reads_neither_of_two_live_copies(new_service: NewService, tmp_path: Path) -> None:
+    """It is unknown which of them has its records."""
+    one = new_service()
+    feed(one, "q", 0, 10)
+    query = StreamQuery(f"a={one.url}")
+    query.step(die_before_commit=True)
+    one.keep_copy(tmp_path / "copy")
+    other = new_service()
+    other.go_back(tmp_path / "copy")
+    query.options["servers"] = f"a={one.url},b={other.url}"
+    query.restart()
+    with pytest.raises(ServersHeldError, match="live copies"):
+        query.step()
+    query.options["servers"] = f"a={one.url}"
+    query.restart()
+    query.step()
+    assert query.rows == rows_of("a", "q", 0, 10)
+
+
+def test_rows_of_a_batch_that_runs_again_keep_the_name_of_their_server(service: ThreadedService) -> None:
+    """Whatever its server is called now: a sink may have some of them already."""
+    feed(service, "q", 0, 10)
+    query = StreamQuery(f"a={service.url}")
+    query.step(die_before_commit=True)
+    query.options["servers"] = f"b={service.url}"
+    query.restart()
+    query.step()
+    assert query.rows == rows_of("a", "q", 0, 10)
+
+
+def test_going_back_is_accepted_once_per_run(service: ThreadedService, tmp_path: Path) -> None:
+    """A log that goes back again is held back until the next run accepts that."""
+    feed(service, "q", 0, 10)
+    service.keep_copy(tmp_path / "copy")
+    feed(service, "q", 10, 20)
+    query = StreamQuery(service.url, acceptWentBack="true")
+    query.step()
+    service.go_back(tmp_path / "copy")
+    while query.step():
+        pass
+    assert query.rows == [*rows_of("default", "q", 0, 20), *rows_of("default", "q", 0, 10)]
+    feed(service, "q", 10, 15)
+    query.step()
+    service.go_back(tmp_path / "copy")
+    with pytest.raises(ServersHeldError, match="it went back"):
+        query.step()
+    query.restart()
+    while query.step():
+        pass
+    assert query.rows[35:] == rows_of("default", "q", 0, 10)
+
+
+def test_each_server_gets_a_share_of_a_batch(new_service: NewService) -> None:
+    """One with a backlog of many batches delays no other, even if a batch has room for one server alone."""
+    for limit in (10, 1):
+        a, b = new_service(), new_service()
+        feed(a, "q", 0, 100)
+        feed(b, "r", 0, 1)
+        query = StreamQuery(f"a={a.url},b={b.url}", maxRecordsPerTrigger=str(limit))
+        for _ in range(2):
+            query.step()
+        feed(b, "r", 1, 4)
+        for _ in range(8):
+            query.step()
+        assert [row for row in query.rows if row[0] == "b"] == rows_of("b", "r", 0, 4)
+        assert len(query.rows) <= limit * query.batches
+
+
+def test_a_log_that_goes_back_while_a_batch_is_planned(
+    service: ThreadedService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan is made again from a new listing: otherwise its records would be those of another state of the log."""
+    feed(service, "q", 0, 10)
+    query = StreamQuery(service.url)
+    query.step()
+    service.keep_copy(tmp_path / "copy")
+    feed(service, "q", 10, 20)
+    plain, turns = LogServer.plan, [lambda: service.go_back(tmp_path / "copy")]
+
+    def plan(*arguments: Any) -> list[QueuePlan]:
+        while turns:
+            turns.pop()()
+            service.append("q", numbered("else", 10, 20))
+        return plain(*arguments)
+
+    monkeypatch.setattr(LogServer, "plan", plan)
+    query.step()
+    service.append("q", numbered("else", 20, 25))
+    query.step()
+    assert [row[3] for row in query.rows] == [*numbered("q", 0, 10), *numbered("else", 10, 25)]
+
+
+@pytest.mark.parametrize("recreated", [False, True])
+def test_a_queue_that_is_deleted_while_its_start_is_looked_up(
+    service: ThreadedService, monkeypatch: pytest.MonkeyPatch, recreated: bool
+) -> None:
+    """It is not read from the position 0."""
+    feed(service, "q", 0, 5)
+    feed(service, "r", 0, 5)
+    plain, turns = LogServer.positions_at, [lambda: service.delete("q")]
+
+    def positions_at(*arguments: Any) -> list[QueuePosition]:
+        while turns:
+            turns.pop()()
+            if recreated:
+                feed(service, "q", 0, 2)
+        return plain(*arguments)
+
+    monkeypatch.setattr(LogServer, "positions_at", positions_at)
+    start = datetime.now(UTC) + timedelta(seconds=FUTURE_SECONDS_MAX / 2)
+    query = StreamQuery(service.url, startingTimestamp=start.isoformat())
+    query.step()
+    feed(service, "r", 5, 7)
+    query.step()
+    assert query.rows == rows_of("default", "r", 5, 7)
+
+
+@pytest.mark.parametrize("is_read", [False, True], ids=["new log", "known log"])
+@pytest.mark.parametrize("deleted", [False, True])
+def test_records_of_a_queue_that_was_seen_empty_are_missed(
+    service: ThreadedService, is_read: bool, deleted: bool
+) -> None:
+    """What was seen empty is in the checkpoint, so what was removed from it unread is a loss."""
+    query = StreamQuery(service.url)
+    if is_read:
+        feed(service, "q", 0, 5)
+        query.step()
+    service.call(service.log.create_queue("x"))
+    query.step()
+    assert not query.step()
+    feed(service, "x", 0, 10)
+    if deleted:
+        service.delete("x")
+    else:
+        service.truncate("x", 4)
+    with pytest.raises(UnreadLossError, match="queue 'x'"):
+        query.step()
+
+
+def test_a_queue_that_was_seen_empty_does_not_end_the_wait_for_more(service: ThreadedService) -> None:
+    """A batch with fewer records than minRecordsPerTrigger waits, even if one of its queues is new."""
+    feed(service, "q", 0, 3)
+    query = StreamQuery(service.url, minRecordsPerTrigger="5", maxTriggerDelay="600")
+    assert not query.step()
+    service.call(service.log.create_queue("x"))
+    assert not query.step()
+    feed(service, "q", 3, 5)
+    assert query.step() and query.rows == rows_of("default", "q", 0, 5)
+
+
+def test_positions_that_are_missing_do_not_end_the_wait_for_more(service: ThreadedService) -> None:
+    """A gap is not a backlog."""
+    feed(service, "q", 0, 100)
+    query = StreamQuery(service.url, minRecordsPerTrigger="50", maxTriggerDelay="600")
+    assert query.step()
+    service.append("q", numbered("q", 150, 151), 150)
+    assert not query.step()
+    feed(service, "q", 151, 200)
+    assert query.step() and len(query.rows) == 150
+
+
+def test_a_start_that_had_to_be_moved_is_reported(service: ThreadedService, caplog: pytest.LogCaptureFixture) -> None:
+    """Although the loss is accepted."""
+    feed(service, "q", 0, 10)
+    service.truncate("q", 6)
+    start = '{"default": {"q": 3}}'
+    query = StreamQuery(service.url, startingOffsets=start, failOnDataLoss="false")
+    query.step()
+    assert query.rows == rows_of("default", "q", 7, 10)
+    assert "queue 'q': position 3 is not in 7 to 10" in caplog.text
+
+
+def test_a_stream_that_is_held_back_names_its_own_options(service: ThreadedService, tmp_path: Path) -> None:
+    """Next to those of a drain."""
+    feed(service, "q", 0, 10)
+    service.keep_copy(tmp_path / "copy")
+    feed(service, "q", 10, 20)
+    query = StreamQuery(service.url)
+    query.step()
+    service.go_back(tmp_path / "copy")
+    with pytest.raises(ServersHeldError, match="acceptWentBack=true in Spark"):
+        query.step()
+    service.replace_by_nothing()
+    query.restart()
+    with pytest.raises(ServersHeldError, match=r"--forget (\w{8}) \(forget=\1 in Spark\)"):
+        query.step()
+    service.go_back(tmp_path / "copy")
+    log = next(iter(query.committed["logs"]))
+    query.options["forget"] = log
+    query.restart()
+    with pytest.raises(ForgetError, match="forget in Spark"):
+        query.step()
+
+
+def test_the_report_says_what_the_batch_leaves(new_service: NewService) -> None:
+    """Of each server, also where the limit was reached before it."""
+    one, two = new_service(), new_service()
+    feed(one, "q", 0, 10)
+    feed(two, "q", 0, 10)
+    query = StreamQuery(f"a={one.url},b={two.url}", maxRecordsPerTrigger="1")
+    for _ in range(3):
+        query.step()
+        found = query.reader.reportLatestOffset()
+        assert found is not None
+        assert sum(found["waiting"].values()) == 20 - len(query.rows)
 
 
 @pytest.mark.parametrize("grown", [False, True], ids=["shorter", "grown past"])

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 
+from mrecordlog_async.protocol.bulk_schemas import QueuePlan
 from mrecordlog_async.spark import log_stream
 from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.log_server import LogServer, Patience
 from mrecordlog_async.spark.log_table import LogTable
 from mrecordlog_async.spark.losses import UnreadLossError
 from mrecordlog_async.spark.options import OptionError, Options
+from mrecordlog_async.spark.server_set import ServerSet
 from tests.spark.conftest import NewService
 from tests.spark.query import Query
 from tests.spark.services import ThreadedService, numbered
@@ -149,3 +152,43 @@ def test_a_stream_begins_where_the_options_say(service: ThreadedService, given: 
     query.drain()
     assert [row[2] for row in query.rows if row[1] == "q"] == list(found)
     assert [row[2] for row in query.rows if row[1] == "new"] == [0, 1]
+
+
+def test_a_server_that_goes_down_while_a_table_is_planned_is_skipped(
+    new_service: NewService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that is down before is; by default the query fails."""
+    one, two = new_service(), new_service()
+    one.append("q", numbered("q", 0, 5))
+    two.append("q", numbered("q", 0, 5))
+    plain = LogServer.plan
+
+    def plan(self: LogServer, *arguments: Any) -> list[QueuePlan]:
+        if self.name == "b":
+            two.stop()
+        try:
+            return plain(self, *arguments)
+        finally:
+            if self.name == "b":
+                two.start()
+
+    monkeypatch.setattr(LogServer, "plan", plan)
+    servers = f"a={one.url},b={two.url}"
+    with pytest.raises(ServerDownError, match="server 'b'"):
+        read(table(servers))
+    rows = read(table(servers, failOnServerDown="false"))
+    assert [(row["server"], row["position"]) for row in rows] == [("a", at) for at in range(5)]
+
+
+def test_a_table_waits_as_long_as_its_option_says(service: ThreadedService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for listings and plans."""
+    waits = list[Patience]()
+    plain = ServerSet.__init__
+
+    def made(*arguments: Any, **named: Any) -> None:
+        waits.append(named["patience"])
+        plain(*arguments, **named)
+
+    monkeypatch.setattr(ServerSet, "__init__", made)
+    table(service.url, timeout="45").partitions()
+    assert [each.seconds for each in waits] == [45.0]

@@ -292,3 +292,24 @@ def test_a_time_in_an_unknown_zone_is_refused_at_once() -> None:
     """A wrong zone is an error even if no time needs it."""
     with pytest.raises(OptionError, match="timeZone: 'Mars' is not a time zone"):
         parse(timeZone="Mars")
+
+
+def test_positions_of_a_checkpoint_in_which_two_logs_have_one_server() -> None:
+    """The positions of both are taken: without them, what was read would be read again."""
+    logs = {
+        "a" * 32: {"server": "a", "at": None, "queues": {"q": [1, 50]}},
+        "b" * 32: {"server": "a", "at": None, "queues": {"r": [2, 7]}},
+    }
+    offset = json.dumps({"version": 3, "logs": logs})
+    parsed = Options.parse({"servers": "a=http://h:1", "startingOffsets": offset})
+    assert parsed.starting == {"a": {"q": 50, "r": 7}}
+
+
+def test_a_url_with_a_user_and_a_token() -> None:
+    """A request can have one of them; the error shows neither."""
+    servers = "a=http://user:secret@h:1,b=http://h:2"
+    for given in ({"token": "0123456789"}, {"token.a": "0123456789"}):
+        with pytest.raises(OptionError, match=r"server 'a'.* user name") as refused:
+            Options.parse({"servers": servers, **given})
+        assert "secret" not in str(refused.value) and "0123" not in str(refused.value)
+    assert Options.parse({"servers": servers, "token.b": "0123456789"}).tokens == {"b": "0123456789"}

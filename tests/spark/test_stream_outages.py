@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent import futures
+from threading import Event
+from typing import Any
 
 import pytest
 
+from mrecordlog_async.protocol.bulk_schemas import PlanStart, QueuePlan
 from mrecordlog_async.servers import outages as absences
 from mrecordlog_async.spark import log_stream, surveying
 from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.log_server import LogListing, LogServer, Patience
+from mrecordlog_async.spark.log_table import LogTable
 from mrecordlog_async.spark.losses import ForgetError, ServersHeldError
-from mrecordlog_async.spark.options import OptionError
+from mrecordlog_async.spark.options import OptionError, Options
+from mrecordlog_async.spark.server_set import ServerSet
 from tests.spark.canned import misbehaving
 from tests.spark.conftest import NewService
 from tests.spark.query import Query, rows_of
@@ -124,6 +131,133 @@ def test_a_server_that_restarts_is_waited_for_if_the_options_say_so(
     with pytest.raises(ServerDownError, match="server 'b'"):
         query.step()
     second.start()
+
+
+class Gate:
+    """Holds up the listings of one server while it is shut, and counts those that wait."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, server: str) -> None:
+        self.opened, self.arrived = Event(), Event()
+        self.opened.set()
+        plain = LogServer.listing
+
+        def listing(self_: LogServer) -> LogListing:
+            if self_.name == server and not self.opened.is_set():
+                self.arrived.set()
+                self.opened.wait(60)
+            return plain(self_)
+
+        monkeypatch.setattr(LogServer, "listing", listing)
+
+
+def test_a_server_that_always_responds_late_is_read(new_service: NewService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it had is read with a later batch, although others moved on meanwhile."""
+    first, second, query = two_drained(new_service, failOnServerDown="false")
+    gate = Gate(monkeypatch, "b")
+    query.step()
+    second.append("q", numbered("q", 3, 8))
+    monkeypatch.setattr(surveying, "WAIT_SECONDS", 0.01)
+    for turn in range(3):
+        gate.opened.clear()
+        first.append("q", numbered("q", 3 + turn, 4 + turn))
+        query.step()
+        gate.opened.set()
+        pending = query.reader._logs.threads["b"]._pending
+        assert pending is None or pending.result(60)
+    query.step()
+    assert [row for row in query.rows[6:] if row[0] == "b"] == rows_of("b", "q", 3, 8)
+
+
+@pytest.mark.parametrize("fails", ["false", "atEnd"])
+def test_a_run_that_ends_waits_for_a_server_that_responds_late(
+    new_service: NewService, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """It is not down: it may have records."""
+    first, second, query = two_drained(new_service, failOnServerDown=fails, maxRecordsPerTrigger="4")
+    for service in (first, second):
+        service.append("q", numbered("q", 3, 9))
+    gate = Gate(monkeypatch, "b")
+    query.restart()
+    query.reader.prepareForTriggerAvailableNow()
+    query.step()
+    gate.opened.clear()
+    monkeypatch.setattr(surveying, "WAIT_SECONDS", 0.01)
+
+    def pause(seconds: float) -> None:
+        gate.opened.set()
+        pending = query.reader._logs.threads["b"]._pending
+        assert pending is None or pending.result(60)
+
+    monkeypatch.setattr(log_stream, "_sleep", pause)
+    while query.step():
+        pass
+    assert sorted(query.rows[6:]) == rows_of("a", "q", 3, 9) + rows_of("b", "q", 3, 9)
+
+
+@pytest.mark.parametrize("fails", ["true", "atEnd", "false"])
+def test_a_wrong_token_of_all_servers_fails_the_query(new_service: NewService, fails: str) -> None:
+    """Even one that continues without servers: otherwise it would read nothing, and say nothing."""
+    service = new_service("0123456789abcdef")
+    service.append("q", numbered("q", 0, 3))
+    options = {"failOnServerDown": fails, "token": "wrong"}
+    with pytest.raises(ServiceRefusedError, match="status 401"):
+        Query(service.url, **options).step()
+    with pytest.raises(ServiceRefusedError, match="status 401"):
+        LogTable(Options.parse({"servers": service.url, "retries": "0", **options})).partitions()
+
+
+def test_a_subscribed_queue_that_was_read_may_be_deleted(service: ThreadedService) -> None:
+    """A run that ends refuses names that no server ever had."""
+    for name in ("q", "x"):
+        service.append(name, numbered(name, 0, 3))
+    query = Query(service.url, subscribe="q,x")
+    query.drain()
+    service.delete("x")
+    service.append("q", numbered("q", 3, 5))
+    query.drain()
+    assert query.rows[6:] == rows_of("default", "q", 3, 5)
+
+
+@pytest.mark.parametrize("fails", ["true", "atEnd", "false"])
+def test_a_plan_that_is_refused_fails_the_query(
+    new_service: NewService, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """A server that lists its queues is not down: a run without it would never read it, and say nothing."""
+    _, second, query = two_drained(new_service, failOnServerDown=fails, serverWait="0")
+    second.append("q", numbered("q", 3, 5))
+    plain = LogServer.plan
+
+    def plan(self: LogServer, starts: Sequence[PlanStart], *arguments: Any) -> list[QueuePlan]:
+        if self.name == "b":
+            raise ServiceRefusedError("b", 500, {"detail": "a segment is damaged", "code": "damaged"})
+        return plain(self, starts, *arguments)
+
+    monkeypatch.setattr(LogServer, "plan", plan)
+    with pytest.raises(ServiceRefusedError, match="a segment is damaged"):
+        query.drain()
+    monkeypatch.setattr(LogServer, "plan", plain)
+    query.drain()
+    assert query.rows[6:] == rows_of("b", "q", 3, 5)
+
+
+def test_a_stream_waits_as_long_as_its_option_says(service: ThreadedService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For listings and plans, and so for the first look: no server is late before its request may fail."""
+    waits, looks = list[Patience](), list[float]()
+    made = ServerSet.__init__
+
+    def make(*arguments: Any, **named: Any) -> None:
+        waits.append(named["patience"])
+        made(*arguments, **named)
+
+    def wait(jobs: Any, seconds: float) -> Any:
+        looks.append(seconds)
+        return futures.wait(jobs, seconds)
+
+    monkeypatch.setattr(ServerSet, "__init__", make)
+    monkeypatch.setattr(surveying, "wait", wait)
+    service.append("q", numbered("q", 0, 3))
+    assert Query(service.url, timeout="45").step()
+    assert {each.seconds for each in waits} == {45.0} and looks[0] > 45
 
 
 @pytest.mark.parametrize(("fails", "rows"), [("true", 0), ("atEnd", 3), ("false", 3)])
