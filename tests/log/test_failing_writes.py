@@ -11,6 +11,7 @@ import pytest
 from mrecordlog_async import LogFailedError, MultiRecordLog, RecordLogError
 from mrecordlog_async.storage.filesystem import Buffer
 from tests.cached_files import CachedFiles
+from tests.faults.disk import Disk, Fault, Plan
 from tests.reopened import reopened
 
 
@@ -54,3 +55,19 @@ async def test_a_log_whose_write_failed_acknowledges_nothing_more(directory: Pat
     await log.close()
     left = [b"stored"], [b"stored", *in_doubt]
     assert await reopened(directory) in [{"q": [*enumerate(payloads)]} for payloads in left]
+
+
+async def test_what_a_log_shows_after_a_failed_fsync_survives_a_power_cut() -> None:
+    """The page cache still shows what the failed fsync lost: a log that believed it would show it once, and lose it."""
+    disk = Disk(has_direct=False)
+    log = await MultiRecordLog.open("/data/log", filesystem=disk, queues=["q"])
+    await log.append("q", b"stored")
+    disk.fault = Fault(disk.calls + 1, on=True, calls=frozenset({"sync"}))
+    assert await written(log.append("q", bytes(10_000))) == "unknown"
+    await log.close()
+    disk.fault = None
+    async with MultiRecordLog.open("/data/log", filesystem=disk) as log:
+        shown = list(log.range("q"))
+        after = disk.snapshot().crash(Plan())
+    async with MultiRecordLog.open("/data/log", filesystem=after) as log:
+        assert list(log.range("q")) == shown == [(0, b"stored")]
