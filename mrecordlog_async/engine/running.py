@@ -408,7 +408,6 @@ class Engine:
         self.admission.stop(partial(LogClosedError, _FORKED))
         for handle in [*self.opened.handles(), *self.disk_reads.reader.handles()]:
             self.opened.directory.files.close(handle)
-        self.thread.forget()
 
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()

@@ -171,12 +171,14 @@ class LockedDirectory:
 
     def close(self) -> None:
         """Close the directory, then release the lock."""
+        # First: the numbers are those of other files soon. A note may still come; a forked child closes them.
+        handle, lock_handle = self._handle, self._lock_handle
+        self._handle = self._lock_handle = -1
         # The lock last: another opener must find nothing of this log in use.
         try:
-            self.files.close(self._handle)
+            self.files.close(handle)
         finally:
-            self.files.close(self._lock_handle)
-        self._handle = self._lock_handle = -1  # the numbers are those of other files soon, and a note may still come
+            self.files.close(lock_handle)
 
 
 def write_preamble(file: SegmentFile, header: SegmentHeader, table: Sequence[Buffer]) -> int:

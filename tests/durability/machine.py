@@ -60,7 +60,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "direct": {},
     "cached": {"has_direct": False},
     "pieces": {"piece_bytes": 4_096, "staging_bytes": 40_960},
-    "disk thread": {"has_thread": True},
+    "prepared": {"has_prepared": True},
     "pages": {"sector_bytes": 4_096},
 }
 """How segments are written, as options of `Case`."""
@@ -85,7 +85,7 @@ class AnyLog(RuleBasedStateMachine):
             capacity_bytes=400_000 if is_full else None,
             sector_bytes=case.sector_bytes,
             has_direct=case.has_direct,
-            has_thread=case.has_thread,
+            has_prepared=case.has_prepared,
         )
         limits = Limits(on_full="wait" if waits else "raise")
         if self.memory_bytes:
@@ -154,7 +154,7 @@ class AnyLog(RuleBasedStateMachine):
     @rule(queue=QUEUES, sizes=SIZES, times=st.integers(1, 4))
     @precondition(lambda self: self.run.limits.on_full == "raise")
     def appends(self, queue: str, sizes: list[int], times: int) -> None:
-        """One caller, which waits each time: what the first case of the writer, and the disk thread, are for."""
+        """One caller, which waits each time: what the first case of the writer, and prepared writes, are for."""
         self.settle()
         for size in sizes * times:
             self.do(self.run.append(queue, size))

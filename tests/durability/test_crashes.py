@@ -14,7 +14,16 @@ from .crashes import cut_power, fail_calls
 
 TRIED = (
     *("concurrent", "rolls", "recreated", "reopened", "killed", "never", "never, rolls", "interval", "full disk"),
-    *("torn", "copied", "large, small", "in pieces", "few callers, thread", "concurrent, cached", "recycles", "staged"),
+    *(
+        "torn",
+        "copied",
+        "large, small",
+        "in pieces",
+        "few callers, prepared",
+        "concurrent, cached",
+        "recycles",
+        "staged",
+    ),
     *("holders", "never, zombie", "options", "rules", "clock jumps", "rolls, little memory", "busy, little memory"),
 )
 MOMENTS, FAULTS = 3, 4

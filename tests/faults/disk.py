@@ -103,7 +103,7 @@ class Snapshot:
     directories: dict[int, DirectoryState]
     sector_bytes: int = SECTOR_BYTES
     has_direct: bool = True
-    has_thread: bool = False
+    has_prepared: bool = False
 
     def cut(self, plan: Plan) -> Snapshot:
         """Return what a power cut leaves if only the changes in *plan* survive it."""
@@ -210,17 +210,17 @@ class Disk(MemoryDisk):
         *,
         sector_bytes: int = SECTOR_BYTES,
         has_direct: bool = True,
-        has_thread: bool = False,
+        has_prepared: bool = False,
     ) -> None:
         """Continue *snapshot*, or begin an empty disk.
 
-        sector_bytes: the atom of writing. has_direct: files can be written past the page cache. has_thread: the
+        sector_bytes: the atom of writing. has_direct: files can be written past the page cache. has_prepared: the
         log's thread makes prepared writes.
         """
         super().__init__(capacity_bytes)
         if snapshot is None:
             directories = {self.ROOT: DirectoryState({"data": 2}), 2: DirectoryState({})}
-            snapshot = Snapshot({}, directories, sector_bytes, has_direct, has_thread)
+            snapshot = Snapshot({}, directories, sector_bytes, has_direct, has_prepared)
         self.on_call: Callable[[str], None] = lambda call: None
         self.on_half_written: Callable[[], None] | None = None
         self.fault: Fault | None = None
@@ -228,7 +228,7 @@ class Disk(MemoryDisk):
         self.call_names: list[str] = []
         self.misuse: list[str] = []
         self.sector_bytes = snapshot.sector_bytes
-        self.has_direct, self.has_thread = snapshot.has_direct, snapshot.has_thread
+        self.has_direct, self.has_prepared = snapshot.has_direct, snapshot.has_prepared
         self._files = {number: _File(state) for number, state in snapshot.files.items()}
         self._directories = {number: _Directory(state) for number, state in snapshot.directories.items()}
         self._numbers = count(max((*snapshot.files, *snapshot.directories)) + 2)
@@ -249,7 +249,7 @@ class Disk(MemoryDisk):
             number: DirectoryState(dict(each.durable), tuple(each.pending))
             for number, each in self._directories.items()
         }
-        return Snapshot(files, directories, self.sector_bytes, self.has_direct, self.has_thread)
+        return Snapshot(files, directories, self.sector_bytes, self.has_direct, self.has_prepared)
 
     def open_handles(self) -> int:
         """Return how many handles are open, with what `open_writes` returned."""

@@ -31,7 +31,7 @@ class Case:
     although no call to the disk fails (the disk is small, or the process dies). small: the sizes at which the log
     changes its way of working are a few blocks and a few buffers. stepping: the loop turns in the middle of the
     thread's jobs. by_result: some calls wait in line, so their order is that of their results.
-    sector_bytes, has_direct, has_thread: as of `Disk`; without direct access, segments are written through the cache.
+    sector_bytes, has_direct, has_prepared: as of `Disk`; without direct access, segments are written through the cache.
     recycle: dead segments become later ones. staging_bytes: what one direct write takes, None for the size as it is.
     memory_bytes: if not 0, records leave memory above it.
     piece_bytes: if not 0, batches of this size are written in pieces of this size, and runs are half as large.
@@ -48,7 +48,7 @@ class Case:
     by_result: bool = False
     sector_bytes: int = SECTOR_BYTES
     has_direct: bool = True
-    has_thread: bool = False
+    has_prepared: bool = False
     staging_bytes: int | None = None
     piece_bytes: int = 0
     recycle: bool = True
@@ -60,7 +60,7 @@ class Case:
             capacity_bytes=self.capacity_bytes,
             sector_bytes=self.sector_bytes,
             has_direct=self.has_direct,
-            has_thread=self.has_thread,
+            has_prepared=self.has_prepared,
         )
         limits = self.limits
         if self.memory_bytes:
@@ -874,14 +874,14 @@ CASES = {
     "spare cut": Case(spare_cut, capacity_bytes=245_000, may_refuse=True),
     "few callers": Case(few_callers),
     "few callers, stepping": Case(few_callers, stepping=True),
-    "few callers, thread": Case(few_callers, has_thread=True),
-    "few callers, stepping, thread": Case(few_callers, stepping=True, has_thread=True),
-    "rolls, thread": Case(rolls, has_thread=True),
-    "small recycled, thread": Case(small_recycled, has_thread=True, may_refuse=True),
-    "cancelled, thread": Case(cancelled, has_thread=True),
-    "reopened, thread": Case(reopened, has_thread=True),
-    "linked in flight, thread": Case(linked_in_flight, has_thread=True),
-    "few callers, 4 KiB, thread": Case(few_callers, has_thread=True, sector_bytes=4_096),
+    "few callers, prepared": Case(few_callers, has_prepared=True),
+    "few callers, stepping, prepared": Case(few_callers, stepping=True, has_prepared=True),
+    "rolls, prepared": Case(rolls, has_prepared=True),
+    "small recycled, prepared": Case(small_recycled, has_prepared=True, may_refuse=True),
+    "cancelled, prepared": Case(cancelled, has_prepared=True),
+    "reopened, prepared": Case(reopened, has_prepared=True),
+    "linked in flight, prepared": Case(linked_in_flight, has_prepared=True),
+    "few callers, 4 KiB, prepared": Case(few_callers, has_prepared=True, sector_bytes=4_096),
     "singles": Case(singles),
     "singles, small": Case(singles, small=True, stepping=True),
     "never, singles": Case(singles, NEVER),
@@ -937,9 +937,9 @@ CASES = {
     "in pieces, killed": Case(
         in_pieces_killed, stepping=True, may_refuse=True, staging_bytes=10 * 4_096, piece_bytes=4_096
     ),
-    "in pieces, thread": Case(in_pieces, has_thread=True, staging_bytes=10 * 4_096, piece_bytes=4_096),
-    "in pieces, stepping, thread": Case(
-        in_pieces, has_thread=True, stepping=True, staging_bytes=5 * 4_096, piece_bytes=2 * 4_096
+    "in pieces, prepared": Case(in_pieces, has_prepared=True, staging_bytes=10 * 4_096, piece_bytes=4_096),
+    "in pieces, stepping, prepared": Case(
+        in_pieces, has_prepared=True, stepping=True, staging_bytes=5 * 4_096, piece_bytes=2 * 4_096
     ),
     "concurrent, cached": Case(concurrent, has_direct=False),
     "reopened, cached": Case(reopened, has_direct=False),
@@ -968,8 +968,8 @@ _LITTLE = {
     "never, rolls": 128 * KB,
     "rolls, small": 64 * KB,
     "recycles": 32 * KB,
-    "small recycled, thread": 32 * KB,
-    "few callers, stepping, thread": 64 * KB,
+    "small recycled, prepared": 32 * KB,
+    "few callers, stepping, prepared": 64 * KB,
     "singles": 256 * KB,
     "singles, small": 256 * KB,
     "large": 128 * KB,
@@ -986,7 +986,7 @@ _LITTLE = {
     "copy outlives": 128 * KB,
     "copy drained": 64 * KB,
     "changed without records": 64 * KB,
-    "in pieces, stepping, thread": 128 * KB,
+    "in pieces, stepping, prepared": 128 * KB,
     "recreated": 32 * KB,
 }
 """The memory of each history: little enough that segments are gathered, and enough for its largest call."""

@@ -61,7 +61,7 @@ def on_model_threads(queue: type, thread: type, writing: Callable[[Any], object]
 
     def makes_calls(disk: Any) -> bool:
         disks[:] = [disk]
-        return bool(disk.has_thread)
+        return bool(disk.has_prepared)
 
     with (
         patch("mrecordlog_async.engine.open_async.makes_calls", makes_calls),

@@ -46,7 +46,7 @@ def random_case(seed: int) -> Case:
         capacity_bytes=chance.randrange(300_000, 500_000) if full else None,
         small=chance.random() < 0.3,
         stepping=chance.random() < 0.4,
-        has_thread=chance.random() < 0.5,
+        has_prepared=chance.random() < 0.5,
         memory_bytes=chance.choice([0, 0, 32_000, 64_000, 200_000]),
     )
     return replace(case, history=random_history(history, EXACT)) if case.memory_bytes else case

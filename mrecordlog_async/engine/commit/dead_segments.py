@@ -92,8 +92,8 @@ class DeadSegments:
                     self._files.set_size(handle, left)
                 unfreed[0] = handle, left
             else:
+                del unfreed[0]  # first: a child that is forked closes what stands there
                 self._files.close(handle)
-                del unfreed[0]
 
     def recycle(self, path: str, number: int, least: int, most: int) -> bool:
         """Make the dead segment at *path* the spare for segment *number*, instead of the one that there is.

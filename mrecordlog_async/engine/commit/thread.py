@@ -34,6 +34,7 @@ from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.metrics import Counters, Histogram, Recent
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.support.clock import Clock
+from mrecordlog_async.support.forks import call_in_children
 
 logger = logging.getLogger("mrecordlog_async")
 
@@ -262,6 +263,7 @@ class LogThread(Executor):
         self._jobs: SimpleQueue[_Submitted | None] | WritingJobs = SimpleQueue()
         self._write: _Write | None = None
         self._bell: Callable[[], _Bell | None] = _nothing  # the loop has it: a loop that is closed keeps no log
+        _threads.add(self)
         with contextlib.suppress(OSError, NotImplementedError):  # no descriptor; a loop that watches none
             if writes and new_jobs is not None:
                 jobs: WritingJobs = new_jobs()
@@ -348,7 +350,7 @@ class LogThread(Executor):
             return self._ending, True
 
     def forget(self) -> None:
-        """In a forked child, which has no such thread: close its copies of descriptors."""
+        """In a forked child, which has no such thread: close its copy of the bell."""
         if not isinstance(self._jobs, SimpleQueue):
             self._jobs.close()
 
@@ -357,6 +359,17 @@ class LogThread(Executor):
         self._jobs.put(None)
         if wait:
             self._thread.join()
+
+
+_threads: weakref.WeakSet[LogThread] = weakref.WeakSet()
+
+
+def _forget_after_fork() -> None:
+    for thread in list(_threads):
+        thread.forget()
+
+
+call_in_children(_forget_after_fork)
 
 
 def _nothing() -> None:

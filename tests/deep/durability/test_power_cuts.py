@@ -6,9 +6,9 @@ import pytest
 
 from tests.durability.crashes import HISTORIES, cut_power
 from tests.faults.aged_histories import AGED_CASES
-from tests.faults.disk_thread_histories import STATED_IN_FLIGHT
 from tests.faults.explore import Explorer, Tally
 from tests.faults.histories import by_family
+from tests.faults.prepared_write_histories import STATED_IN_FLIGHT
 
 MOMENTS, MOMENTS_AT_NIGHT = 7, 70
 

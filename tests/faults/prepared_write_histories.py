@@ -32,7 +32,7 @@ async def stated_in_flight(run: Run) -> None:
 
 
 STATED_IN_FLIGHT = {
-    "thread": Case(stated_in_flight, has_thread=True, may_refuse=True),
-    "stepping, thread": Case(stated_in_flight, stepping=True, has_thread=True, may_refuse=True),
+    "prepared": Case(stated_in_flight, has_prepared=True, may_refuse=True),
+    "stepping, prepared": Case(stated_in_flight, stepping=True, has_prepared=True, may_refuse=True),
 }
 """Not among the others: a log that failed must not state its end."""
