@@ -6,8 +6,9 @@ nothing. The bridge tells it when a request is served (`begin`, `end`), so it kn
 1. A connection that has not sent a whole head within `header_seconds`, or within `HEAD_BYTES`, is closed.
 2. One that was idle between requests for `idle_seconds` is cut; after a tenth of that while three quarters of all
    connections are in use. One that reads nothing of a response for `write_seconds` is cut.
-3. aiohttp gets at most `PIECE_BYTES` that no request has claimed. What follows waits here until the request has ended.
-   If all connections together hold more than `unread_bytes`, those that hold most are cut.
+3. aiohttp gets at most `PIECE_BYTES` that no request has claimed. What follows waits here until the request has ended,
+   and so does what follows a body in the same packet: aiohttp would make requests of it that nobody counts. If all
+   connections together hold more than `unread_bytes`, those that hold most are cut.
 4. A connection counts from `accept` on, during its TLS handshake too, so that connections never take the descriptors
    that the log needs. At the limit it replaces a slow handshake, or the connection that has been idle longest; if there
    is neither, it gets a 503, or in TLS no response.
@@ -133,10 +134,11 @@ class Connection(asyncio.Protocol):
     gone: asyncio.Future[None] | None = None
     server: tuple[Any, ...] = ()
     client: tuple[Any, ...] | None = None
+    missing: int | None = None
     requests = unclaimed = taken = fresh = turns = refused = 0
     seen = -1  # requests that had begun at the last sweep
     paused = 0.0
-    streams = is_ending = False
+    has_waited = streams = is_ending = False
 
     def __init__(self, others: Connections, accepted: socket.socket) -> None:
         self.others, self.loop, self.accepted = others, others.loop, accepted
@@ -169,9 +171,11 @@ class Connection(asyncio.Protocol):
         content = self.content
         if self.transport.lingers:
             return
-        if content is not None and not content.is_eof():
+        if content is not None and not content.is_eof() and not self.held:
             self.fresh = PAUSE_SWEEPS
-            self.inner.data_received(data)
+            if rest := self._pass_body(data, content):
+                self.held += rest
+                self.transport.hold(True)
         elif content is None and not self.held and self.unclaimed + len(data) <= PIECE_BYTES:
             self.unclaimed += len(data)
             self.inner.data_received(data)
@@ -193,18 +197,26 @@ class Connection(asyncio.Protocol):
         self.inner.resume_writing()
         self._wait()
 
-    def begin(self, content: StreamReader, writer: AbstractStreamWriter) -> None:
-        """Note that a request is being served; *content* is its body, and *writer* sends the response to it."""
-        self.content, self.writer, self.unclaimed, self.taken, self.fresh = content, writer, 0, 0, PAUSE_SWEEPS
+    def begin(self, request: web.BaseRequest) -> None:
+        """Note that *request* is being served."""
+        self.content, self.writer = request.content, request.writer
+        self.unclaimed, self.taken, self.fresh = 0, 0, PAUSE_SWEEPS
         self.requests += 1
         self.turns = TURNS if self.turns else 0  # a request may begin and end within one turn
-        if self.held and not content.is_eof():
-            self._pass(len(self.held))
+        if not (content := request.content).is_eof():
+            self.has_waited = True
+            length = request.content_length
+            self.missing = None if length is None else length - content.total_bytes
+            if self.held:
+                self.held[:] = self._pass_body(bytes(self.held), content)
+                self.transport.hold(bool(self.held))
 
     def end(self) -> None:
         """Note that its response is sent."""
         if self.content is not None and self.content.is_eof():  # else it closes, and what it still sends is discarded
             self.content = self.writer = None
+            if self.has_waited:  # aiohttp 3.14 loses count of requests, and may keep the next one unread
+                self.inner.data_received(b"")
             if self.others.closing and not self.held:  # a head that was sent before the shutdown did not say so
                 self.transport.close()
             self._wait()
@@ -234,6 +246,18 @@ class Connection(asyncio.Protocol):
         size = min(len(self.held), PIECE_BYTES)
         self.unclaimed += size
         self._pass(size)
+
+    def _pass_body(self, data: bytes, content: StreamReader) -> bytes:
+        """Pass on what belongs to the body being received; return the rest."""
+        begin = 0
+        while begin < len(data) and not content.is_eof() and self.missing != 0:
+            end = begin + (PIECE_BYTES if self.missing is None else self.missing)  # aiohttp finds the last chunk
+            piece = data[begin:end]
+            if self.missing is not None:
+                self.missing -= len(piece)
+            self.inner.data_received(piece)
+            begin = end
+        return data[begin:]
 
     def _pass(self, size: int) -> None:
         piece = bytes(self.held[:size])
@@ -323,7 +347,7 @@ class Connections:
         connection = self.known.get(request.transport)
         if connection is None:
             raise ConnectionResetError("the client left before its request was admitted")
-        connection.begin(request.content, request.writer)
+        connection.begin(request)
         try:
             return await self._bridge.serve(request, connection)
         finally:

@@ -259,3 +259,19 @@ async def test_requests_are_read_as_the_standard_says(directory: Path, fact: str
         if len(sent) < 1_000:
             found = await statuses_of(served.port, *(sent[at : at + 1] for at in range(len(sent))))
             assert [status for status in found if status != 100] == statuses
+
+
+async def test_requests_after_bodies_that_came_late_are_served(directory: Path) -> None:
+    """aiohttp 3.14 counts such a request as waiting for ever: after 32 it reads one request of a packet and no more."""
+    async with serving(directory, queues=["q"]) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        for number in range(1, 33):
+            writer.write(POST + b"Content-Length: 1\r\n\r\n")
+            while not any(one.requests == number for one in served.connections.known.values()):
+                await asyncio.sleep(0)
+            writer.write(b"a")
+            await reader.readuntil(b'"duplicate":false}')
+        writer.write((GET + b"\r\n") * 3 + GET + CLOSE)
+        async with asyncio.timeout(30):
+            assert (await reader.read()).count(b"200 OK") == 4
+        writer.close()

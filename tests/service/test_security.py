@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async.service.bodies import _RateClock
+from mrecordlog_async.service.connections import PIECE_BYTES
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.security import LOOPBACK_HOSTS, host_name
 from mrecordlog_async.service.watching.watch import watch
@@ -121,6 +122,30 @@ async def test_connections_are_watched_while_requests_wait_for_another(served: S
         assert served.connections.counts.unread_bytes == len(behind)
         served.connections.sweep(now + 10)
         assert served.connections.counts.cut == 1
+
+
+@pytest.mark.parametrize(
+    ("head", "body"),
+    [(b"Content-Length: 5\r\n\r\nab", b"cde"), (b"Transfer-Encoding: chunked\r\n\r\n5\r\nab", b"cde\r\n0\r\n\r\n")],
+    ids=["a length", "chunks"],
+)
+async def test_what_follows_a_body_in_its_packet_is_counted(served: Served, head: bytes, body: bytes) -> None:
+    """It waits outside of aiohttp, which would make requests of it: each holds a hundred times its bytes."""
+    get = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    poll = b"GET /v1/queues/q/records?start=1&wait=30 HTTP/1.1\r\nHost: x\r\n\r\n"
+    async with raw(served) as connection:
+        await connection.send(b"POST /v1/queues/q/records HTTP/1.1\r\nHost: x\r\n" + head)
+        while not served.connections.known or not next(iter(served.connections.known.values())).requests:
+            await asyncio.sleep(0)
+        (one,) = served.connections.known.values()
+        one.data_received(body + poll + get * 2_000)
+        while not served.service.tails:
+            await asyncio.sleep(0.001)
+        assert one.unread() >= len(get) * 2_000 - 2 * PIECE_BYTES
+        await served.log.append("q", b"f")
+        for _ in range(2_000):
+            await connection.reader.readuntil(b'"alive"')
+        assert [record.payload for record in served.log.range("q")] == [b"abcde", b"f"]
 
 
 async def test_a_head_that_comes_in_pieces_after_another_request_is_not_large(served: Served) -> None:
