@@ -39,7 +39,7 @@ LOOPS: dict[str, LoopFactory] = {"asyncio": asyncio.new_event_loop, "uvloop": uv
 BOTH_LOOPS = (
     "client/test_connections.py",
     "engine/test_letting_go.py",
-    "engine/test_small.py",
+    "engine/test_writer.py",
     "engine/test_tail.py",
     "engine/test_thread.py",
     "deep/faults/test_loop_end.py",

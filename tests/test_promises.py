@@ -155,7 +155,7 @@ STATEMENTS: Index = {
         "recovery/test_recovery.py::test_bytes_of_another_segment_are_neither_damage_nor_a_torn_tail",
     ),
     "without the interpreter of Python": (
-        "engine/test_small.py::test_both_cases_write_the_same_bytes",
+        "engine/test_writer.py::test_prepared_writes_and_jobs_leave_the_same_bytes",
         "deep/engine/test_prepared_writes.py::test_small_batches_are_prepared_writes",
         "deep/engine/test_prepared_writes.py::test_prepared_writes_can_be_turned_off",
     ),

@@ -274,7 +274,7 @@ class Engine:
         self._stop_expiry()
         self.admission.close()
         self.writer.closing = True
-        self.admission.sleep.wake()
+        self.writer.wake()
         self.changes.wake_all()
         self.changes.acknowledgements.end_all(LogClosedError(_CLOSED_WHILE_ACKNOWLEDGING))
         # Wait even if this task is cancelled, as all are when the loop ends: nothing here may overtake the writer.

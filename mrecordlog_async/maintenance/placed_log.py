@@ -7,6 +7,7 @@ append is refused as one whose position is taken.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -60,7 +61,8 @@ class PlacedLog:
         dropped = 0
         if found is not None:
             stop = position + 1
-            dropped = await self._engine.thread.call(count_records, opened.directory.log, opened.log_id, found, 0, stop)
+            arguments = opened.directory.log, opened.log_id, found, 0, stop
+            dropped = await asyncio.wrap_future(self._engine.thread.submit(count_records, *arguments))
         await self.log.truncate(queue, position, queue_id=queue_id, past_consumers=past_consumers)
         return dropped
 
@@ -70,7 +72,8 @@ class PlacedLog:
             found = self._engine.queues.get(name)
             if found is not None and placed(found).is_cut():
                 opened = self._engine.opened
-                left = await self._engine.thread.call(count_left, opened.directory.log, opened.log_id, found)
+                arguments = opened.directory.log, opened.log_id, found
+                left = await asyncio.wrap_future(self._engine.thread.submit(count_left, *arguments))
                 placed(found).recount(*left)
 
 

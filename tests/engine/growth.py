@@ -47,7 +47,7 @@ NOBODY = None
 
 def do(queues: Queues, commands: Iterable[Command]) -> None:
     """Plan and apply *commands* as one batch, which may be larger than the writer's: so what each adds to it shows."""
-    made = plan(commands, queues, Limits())
+    made = plan(list(commands), queues, Limits())
     assert not any(outcome.error for outcome in (*made.immediate, *made.outcomes))
     queues.apply_all(0, build_records(made.records))
 

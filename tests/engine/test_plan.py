@@ -348,3 +348,12 @@ def contents(queues: Queues) -> dict[str, tuple[int, int, list[Any]]]:
         )
         for queue in queues
     }
+
+
+async def test_a_usual_batch_is_planned_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of one group for one plain queue has the same plan, whichever function makes it."""
+    queues, records = state(), group("q", b"a", b"b")
+    usual = plan([records], queues, Limits())
+    monkeypatch.setattr(planning, "_usual", lambda *_: None)
+    assert plan([records], queues, Limits()) == usual
+    assert [type(record) for record in usual.records] == [PlannedRun]

@@ -274,7 +274,7 @@ async def test_a_segment_that_cannot_be_recycled_is_removed(directory: Path, fil
             return taken, [path for path in directory.iterdir() if path.name.endswith(".tmp")]
 
         # On the log's thread, which makes a fresh spare as soon as it has nothing else to do.
-        taken, temporary = await log._engine.thread.call(recycle)
+        taken, temporary = await asyncio.wrap_future(log._engine.thread.submit(recycle))
         assert taken == (call in ("set_size", "reserve"))
         assert first.exists() != taken
         assert not journal.space.spare.is_recycled

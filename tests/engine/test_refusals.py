@@ -143,14 +143,20 @@ async def test_every_refused_call_of_a_random_batch_is_counted_once(directory: P
                 appends.append(asyncio.ensure_future(append_of(log, chance)))
             except RecordLogError as error:
                 expected[reason_of(error)] += 1
+        cancelled = 0
         if chance.random() < 0.3:
             await asyncio.sleep(0)
-            for one in chance.sample(appends, len(appends) // 4):
+            cancelled = len(appends) // 4
+            for one in chance.sample(appends, cancelled):
                 one.cancel()
         results = await asyncio.gather(*appends, return_exceptions=True)
         await asyncio.gather(*others, return_exceptions=True)
         expected.update(reason_of(one) for one in results if isinstance(one, Exception))
-        assert refused(log) == expected
+        found = Counter(refused(log))
+        # One that was refused before it was cancelled was counted, and its caller does not learn of it.
+        assert not expected - found
+        assert (found - expected).total() <= cancelled
+        expected = found
     assert set(log.stats().refused) == set(REFUSED)
     disk.error = 0
     await log.close()

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from mrecordlog_async import LogClosedError
 from mrecordlog_async.engine.commit.thread import LogThread, ThreadProgress
+
+
+def done_by(worker: LogThread, work: Callable[..., Any], *arguments: object) -> asyncio.Future[Any]:
+    """Hand *work* over; return the future of its result."""
+    return asyncio.wrap_future(worker.submit(work, *arguments))
 
 
 async def test_results_come_back_in_the_order_of_the_jobs() -> None:
@@ -22,7 +28,7 @@ async def test_results_come_back_in_the_order_of_the_jobs() -> None:
         raise OSError(5, "failed")
 
     with pytest.raises(OSError, match="failed"):
-        await worker.call(fail)
+        await done_by(worker, fail)
     assert told == [(number * number, None) for number in range(100)]
     worker.shutdown(wait=False)
 
@@ -37,8 +43,8 @@ async def test_job_that_cannot_begin_fails(monkeypatch: pytest.MonkeyPatch) -> N
     with monkeypatch.context() as patched:
         patched.setattr(ThreadProgress, "begin", begin)
         with pytest.raises(MemoryError):
-            await asyncio.wait_for(worker.call(done.append, "refused"), 20)
-    await asyncio.wait_for(worker.call(done.append, "done"), 20)
+            await asyncio.wait_for(done_by(worker, done.append, "refused"), 20)
+    await asyncio.wait_for(done_by(worker, done.append, "done"), 20)
     assert done == ["done"]
     worker.shutdown(wait=False)
 
@@ -46,7 +52,7 @@ async def test_job_that_cannot_begin_fails(monkeypatch: pytest.MonkeyPatch) -> N
 async def test_jobs_before_the_end_are_done() -> None:
     """Shutting down leaves no job undone and no result untold."""
     worker = LogThread(asyncio.get_running_loop())
-    results = [worker.call(lambda n: n * n, number) for number in range(10)]
+    results = [done_by(worker, lambda n: n * n, number) for number in range(10)]
     worker.shutdown(wait=False)
     assert await asyncio.gather(*results) == [number * number for number in range(10)]
 
@@ -54,13 +60,13 @@ async def test_jobs_before_the_end_are_done() -> None:
 async def test_jobs_after_the_end_fail() -> None:
     """Nobody waits for ever for what nobody does; the end itself comes once, however often it is asked for."""
     worker, done = LogThread(asyncio.get_running_loop()), list[str]()
-    before = worker.call(done.append, "before")
+    before = done_by(worker, done.append, "before")
     ended, is_first = worker.end(lambda: done.append("last"))
     assert is_first
-    late = [worker.call(done.append, "late") for _ in range(3)]
+    late = [done_by(worker, done.append, "late") for _ in range(3)]
     assert worker.end(lambda: done.append("again")) == (ended, False)
     await asyncio.wrap_future(ended)
-    late.append(worker.call(done.append, "later"))
+    late.append(done_by(worker, done.append, "later"))
     await before
     for each in late:
         with pytest.raises(LogClosedError, match="released"):
@@ -85,7 +91,7 @@ class Crowded:
 async def test_no_job_comes_after_the_last_one() -> None:
     """The last job closes the files: one that another thread submits at the same moment must not write to them."""
     worker, done = LogThread(asyncio.get_running_loop()), list[str]()
-    worker.call(done.append, "before")
+    done_by(worker, done.append, "before")
     told: list[object] = []
     tell = lambda result, error: told.append(error)  # noqa: E731
     worker._jobs = Crowded(worker._jobs, (done.append, ("late",), tell))

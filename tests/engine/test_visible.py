@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from mrecordlog_async import Limits, MultiRecordLog, QueueOptions
-from mrecordlog_async.engine.commit.storing import SPANS_MAX
+from mrecordlog_async.engine.commit.writer import SPANS_MAX
 from mrecordlog_async.metrics import CONSUMERS_COUNTED
 from mrecordlog_async.support.clock import Clock
 from tests.clocks import opening

@@ -179,7 +179,7 @@ async def test_only_time_in_system_calls_is_counted() -> None:
     worker = LogThread(asyncio.get_running_loop())
     disk = HangingDisk()
     files, progress = timed(disk, worker.progress), worker.progress
-    handle = await worker.call(files.open_directory, "/")
+    handle = await asyncio.wrap_future(worker.submit(files.open_directory, "/"))
     assert progress.disk_seconds(perf_counter()) == 0
 
     def work() -> tuple[float, float]:
@@ -194,7 +194,7 @@ async def test_only_time_in_system_calls_is_counted() -> None:
         return called, perf_counter() - begun
 
     disk.goes_on.clear()
-    job = worker.call(work)
+    job = asyncio.wrap_future(worker.submit(work))
     await asyncio.to_thread(disk.waits.wait)
     before, now = perf_counter(), progress.disk_seconds(perf_counter())
     assert 0 < now < before
@@ -202,7 +202,7 @@ async def test_only_time_in_system_calls_is_counted() -> None:
     disk.goes_on.set()
     called, whole = await job
     assert 0 < called < progress.called_seconds <= whole - 0.02
-    await worker.call(files.close, handle)
+    await asyncio.wrap_future(worker.submit(files.close, handle))
     worker.shutdown(wait=False)
 
 

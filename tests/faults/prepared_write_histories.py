@@ -20,7 +20,7 @@ async def stated_in_flight(run: Run) -> None:
     await run.append("a", 300)
     first = run.begin_append("a", 500)
     assert run.log is not None
-    while not run.log._admission.sleep.held and not first.done():
+    while not run.log._engine.writer._in_flight and not first.done():
         await run.turns(1)
     engine = run.log._engine
     with suppress(OSError):

@@ -66,7 +66,7 @@ SMALL: Mapping[str, object] = {
     "mrecordlog_async.recovery.follower.PIECE_BYTES_MIN": BLOCK_BYTES,
     "mrecordlog_async.recovery.cleanup.ZEROS": bytes(1_000),
     "mrecordlog_async.engine.intake.admission.BATCH_BYTES": 3_000,
-    "mrecordlog_async.engine.commit.storing.CALLERS_PER_TURN": 2,
+    "mrecordlog_async.engine.commit.writer.CALLERS_PER_TURN": 2,
     "mrecordlog_async.engine.planning.draft.RUN_BYTES": 1_000,
     "mrecordlog_async.memory.store.SEAL_BYTES": 2_000,
     "mrecordlog_async.memory.store.SEAL_RECORDS": 6,

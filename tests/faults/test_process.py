@@ -31,6 +31,7 @@ from mrecordlog_async import (
     RecordTooLargeError,
 )
 from mrecordlog_async.engine.commit.journal import Journal
+from tests.cached_files import CachedFiles
 from tests.engine.test_reclaim import open_files
 from tests.said import at_any_speed
 
@@ -448,7 +449,7 @@ async def test_writer_thread_that_raises_tells_everyone(
     directory: Path, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Any error in the thread gives every waiting and later call LogFailedError with the cause; reads still work."""
-    async with MultiRecordLog.open(directory) as log:
+    async with MultiRecordLog.open(directory, filesystem=CachedFiles()) as log:  # each batch is a job
         await log.create_queue("q")
         await log.append_record("q", None, b"kept")
 

@@ -18,7 +18,7 @@ from mrecordlog_async import (
     QueueNotFoundError,
     RecordTooLargeError,
 )
-from mrecordlog_async.engine.commit.storing import CALLERS_PER_TURN
+from mrecordlog_async.engine.commit.writer import CALLERS_PER_TURN
 from tests.conftest import contents
 
 

@@ -1,9 +1,9 @@
-"""Makes batches durable: the writer's task on the event loop, and the files on the log's thread.
+"""Makes batches durable: the writer on the event loop, and the files on the log's thread.
 
 | on the event loop | what it does |
 |---|---|
-| `writer` | takes a batch and has it stored; its first case, a small batch of one queue, without a turn of its task |
-| `storing` | one batch: stored, applied and acknowledged, as a whole or in the parts that a full disk allows |
+| `writer` | takes a batch, has it stored, applies and acknowledges it, in plain functions |
+| `parts` | the parts in which a batch is tried that the disk refused |
 | `upkeep` | spare, dead segments, timed syncs, the idle mark |
 | `unsynced` | what a crash may take under the weaker policies |
 | `thread` | the log's own thread, and the watch over it |

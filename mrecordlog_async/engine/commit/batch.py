@@ -14,9 +14,12 @@ from typing import NamedTuple
 from mrecordlog_async.engine.intake.commands import Reserve
 from mrecordlog_async.engine.planning.draft import PlannedMany, PlannedRecord, PlannedRun, split_into_runs
 from mrecordlog_async.format.frame import (
+    FRAME_HEADER_BYTES,
     Buffer,
+    block_left,
     encode_all_frames,
     encode_frames_in_steps,
+    encode_two,
     encode_unsplit,
     frames_end,
 )
@@ -28,6 +31,7 @@ from mrecordlog_async.format.record import (
     LogRecord,
     Many,
     encode_commit,
+    encode_record,
     many_bytes,
 )
 from mrecordlog_async.model import Run, offsets_of_one
@@ -188,6 +192,15 @@ def encode_batch(
     offset = encode_all_frames(bodies, offset, seed, buffers)
     # A COMMIT never spans two blocks, so a reader that finds a part of it finds all of it.
     return buffers, encode_unsplit(commit, offset, seed, buffers)
+
+
+def encode_small(records: Sequence[LogRecord], commit: bytes, offset: int, seed: int) -> bytes:
+    """Do what `encode_batch` does, in one piece of memory."""
+    bodies = [b"".join(encode_record(record)) for record in records]
+    size = 2 * FRAME_HEADER_BYTES + len(bodies[0]) + len(commit)
+    if len(bodies) == 1 and size <= block_left(offset):  # most batches of few callers: in a third of the time
+        return encode_two(bodies[0], commit, offset, seed)
+    return b"".join(encode_batch([(body,) for body in bodies], commit, offset, seed)[0])
 
 
 def encode_in_steps(

@@ -33,6 +33,7 @@ from mrecordlog_async.engine.commit.batch import (
     commit_of,
     encode_batch,
     encode_in_steps,
+    encode_small,
     join_small,
     let_others_run,
     sync_file,
@@ -41,9 +42,9 @@ from mrecordlog_async.engine.commit.dead_segments import DeadSegments
 from mrecordlog_async.engine.commit.disk_space import DiskSpace
 from mrecordlog_async.engine.intake.commands import Reserve
 from mrecordlog_async.format.controls import Opened
-from mrecordlog_async.format.frame import Buffer, block_left, encode_two, segment_seed
+from mrecordlog_async.format.frame import Buffer, segment_seed
 from mrecordlog_async.format.header import Closed, SegmentHeader
-from mrecordlog_async.format.record import Append, LogRecord, encode_append, encode_record
+from mrecordlog_async.format.record import LogRecord, encode_record
 from mrecordlog_async.format.table import OPENING_BYTES
 from mrecordlog_async.model import TICK_NS
 from mrecordlog_async.recovery.recovered import RecoveredLog
@@ -90,6 +91,7 @@ class Journal:
         self.dead = DeadSegments(directory, space)
         space.opening_bytes = OPENING_BYTES if nonce is not None else 0
         self._staging = staging
+        self._prepared: EncodedBatch  # what `prepare` returned last
         self._was_refused = False  # a prepared write to this segment was
         self.clock = system()  # the one that opens the log may set another
 
@@ -105,57 +107,40 @@ class Journal:
         older = self.space.complete
         return bool(older) and older[0][0] < self.durable_oldest
 
-    # A batch that needs nothing but a write and a sync. The loop encodes it while the thread is idle.
+    # A batch that needs nothing but a prepared write. The loop encodes it while the thread is idle.
 
-    def alone_until(self) -> int:
-        """Return up to which offset batches of one run need no preparation; 0 if the next batch needs some.
+    def prepare(self, request: CommitRequest) -> PreparedWrite | None:
+        """Return a batch as one durable write, to be settled by `settle`; None if it is for `commit`.
 
-        So far they fit, with their COMMITs, into the current block, the segment and the space reserved. There is a
-        spare, everything is on the medium, and the log has a batch of this opening: no batch up to there changes that.
+        It fits into the segment and the space reserved. There is a spare, everything is on the medium, and the log has
+        a batch of this opening: no such batch changes that.
         """
-        if not self.all_synced or self._nonce is not None or self.space.wants_spare():
-            return 0
-        at = self.end.offset
-        return min(at + block_left(at), self._file.reserved_bytes - RESERVE_BYTES, self.space.full_from)
-
-    def encode(self, record: Append, oldest_segment: int | None) -> EncodedBatch:
-        """Return a batch up to `alone_until` as the bytes to write at the log's end."""
-        at, now = self.end, self.clock.stamp_ns()
-        commit = commit_of(at, oldest_segment, self._log_id, now)
-        frames = encode_two(b"".join(encode_append(record)), commit, at.offset, self._seed)
-        return tuple.__new__(EncodedBatch, ([record], oldest_segment, True, [frames], at.offset + len(frames), now))
-
-    def commit_alone(self, batch: EncodedBatch) -> CommitResult | None:
-        """Write and sync what `encode` returned, on the thread. None if the segment must not be written any more.
-
-        Raises:
-            LogIOError: Whether the batch is stored is not known. The log must stop.
-        """
-        begun = time.perf_counter()
-        try:
-            if self._is_shared():
-                return None
-        except OSError:  # `commit` reports it; nothing was written
+        if not self.all_synced or self._nonce is not None or self._was_refused:
             return None
-        return self._write(batch, rolled=False, begun=begun)
+        if request.reserve is not Reserve.NOTHING or self.space.wants_spare(request.more_table_bytes):
+            return None
+        records, at, now = build_records(request.records), self.end, self.clock.stamp_ns()
+        frames = encode_small(records, commit_of(at, request.oldest_segment, self._log_id, now), at.offset, self._seed)
+        end = at.offset + len(frames)
+        if end > self._file.reserved_bytes - RESERVE_BYTES or self.space.is_full(end):
+            return None
+        staged = self._file.stage_durable(frames, at.offset)
+        if staged is None:
+            return None
+        self._prepared = EncodedBatch(records, request.oldest_segment, True, [frames], end, now)
+        return PreparedWrite(self._file.handle, self.directory.lock_handle, *staged)
 
-    # The same, by a prepared write.
-
-    def prepare_alone(self, batch: EncodedBatch) -> PreparedWrite | None:
-        """Return what `encode` returned as one write, to be settled by `settle_alone`; None if it must not be one."""
-        staged = self._file.stage_durable(_frames(batch), self.end.offset) if not self._was_refused else None
-        return PreparedWrite(self._file.handle, self.directory.lock_handle, *staged) if staged is not None else None
-
-    def settle_alone(self, batch: EncodedBatch, written: Written) -> CommitResult | LogIOError | EncodedBatch:
-        """Note what became of the write of *batch*.
+    def settle(self, written: Written) -> CommitResult | LogIOError | None:
+        """Note what became of the write that `prepare` returned.
 
         Returns:
-            What `commit_alone` returns or raises. The batch itself if it is for `commit_alone` to decide: the write was
-            not begun, or refused, or not all of it was taken. The same bytes are then written again.
+            What `commit` returns or raises. None if it is for `commit` to decide: the write was not begun, or refused,
+            or not all of it was taken. Its place is then written again.
         """
         is_whole, number, seconds = written
         if is_whole:
-            length = len(_frames(batch))
+            batch = self._prepared
+            length = batch.end - self.end.offset
             self._file.note_durable(length)
             self._note(batch, synced=True)
             return self._result(batch, length, False, seconds, seconds)
@@ -165,7 +150,7 @@ class Journal:
             return failure
         # Where each write is refused, each batch would be tried twice. It is tried again in the next segment.
         self._was_refused = True
-        return batch
+        return None
 
     # What the thread does.
 
@@ -376,8 +361,3 @@ class Journal:
         last = at.last_batch
         self.end = LogEnd(header.segment, table_end, table_end, last + 1, last, last)
         self.space.enter(file, self.end)
-
-
-def _frames(batch: EncodedBatch) -> bytes:
-    """Return what `encode` made."""
-    return batch.buffers[0]  # type: ignore[index,return-value]  # a list of one: it fits into a block

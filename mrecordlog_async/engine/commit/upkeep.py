@@ -1,25 +1,24 @@
 """The writer's work between batches: the spare, dead segments, timed syncs, the idle mark, the process's heap.
 
-None of it changes the outcome of a call, so all of it can wait. It runs in the writer's task, one step at a time, never
-while a batch is being stored. `Timers` wakes the writer for what is due later; `Joining` takes its steps by itself.
+None of it changes the outcome of a call, so all of it can wait. The writer has the log's thread take its steps, one at
+a time, never while a batch is being stored. `Timers` wakes the writer for what is due later.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
-
-from aiofiles.os import wrap
 
 from mrecordlog_async.engine.commit.batch import CommitRequest, CommitResult, Roll
 from mrecordlog_async.engine.commit.journal import Journal
 from mrecordlog_async.engine.commit.thread import LogThread
 from mrecordlog_async.engine.intake.admission import Admission
 from mrecordlog_async.engine.intake.commands import Reserve
+from mrecordlog_async.engine.planning.draft import Plan
 from mrecordlog_async.engine.spilling.set_aside import SetAside
 from mrecordlog_async.errors import LogFullError
 from mrecordlog_async.memory.queues import Queues
@@ -30,6 +29,9 @@ from mrecordlog_async.support.heap import trim_heap
 logger = logging.getLogger("mrecordlog_async")
 
 T = TypeVar("T")
+
+Steps = Generator[Callable[[], Any], Any, T]
+"""Jobs of the log's thread, each of which gets its result sent, or its error thrown."""
 
 EARLY_ROLL_BYTES = 1 * MIB
 """A current segment without live records is replaced once it holds more than this, and more than four tables."""
@@ -42,10 +44,6 @@ It costs one more sync each time the log becomes idle.
 
 RETRY_SECONDS = 1.0
 """Appends that wait for disk space are tried again this often, and each time segments were removed."""
-
-WORK_SECONDS = 0.001
-REST_SECONDS = 0.006
-"""A step of joining takes this long, and one queue longer: up to half a millisecond. So it is a seventh of the loop."""
 
 HEAP_BYTES_MIN = 32 * MIB
 """Freeing less than this is not worth the search through the heap (`trim_heap`)."""
@@ -84,7 +82,7 @@ class Upkeep:
     freed_bytes: freed in memory since the heap was last trimmed.
     """
 
-    def __init__(self, parts: LogParts) -> None:
+    def __init__(self, parts: LogParts, sync_seconds: float | None) -> None:
         # The last batch has its mark, or no reserved space is left for one: either way, it is not tried again.
         self._marked = False
         # Do not ask a full disk for a spare after every batch; the next append asks again by itself.
@@ -96,13 +94,14 @@ class Upkeep:
         # Free the space of removed segments at once, not in steps: appends wait for it.
         self._short_of_space = False
         self.freed_bytes = 0
+        self._only_appended = False  # the last batch
         self._journal = parts.journal
         self._queues = parts.queues
         self._admission = parts.admission
         self._counters = parts.counters
-        self._thread = parts.thread
         self._loop = asyncio.get_running_loop()
-        self.timers = Timers(self._loop, parts.admission.sleep.wake)
+        self._sync_seconds = sync_seconds
+        self.timers = Timers(self._loop, parts.admission.wake)
         self._new_segment: asyncio.Future[bool] | None = None  # somebody waits for it
         self._is_over = False
 
@@ -113,14 +112,35 @@ class Upkeep:
         """
         if self._new_segment is None:
             self._new_segment = self._loop.create_future()
-            self._admission.sleep.wake()
+            self._admission.wake()
         if self._is_over:
             self._new_segment.cancel()
         return self._new_segment
 
-    def wants_segment(self) -> bool:
-        """Return whether `maintain` is to begin a new segment."""
-        return self._new_segment is not None
+    def is_due(self) -> bool:
+        """Return whether there is something to do now, without a batch before it."""
+        timers = self.timers
+        is_asked = self._new_segment is not None or bool(self._journal.space.unfreed)
+        return is_asked or timers.mark_due or timers.sync_due
+
+    def may_be_due(self) -> bool:
+        """Return whether the last batch may have left something to do; False after most that only append."""
+        is_usual = self._only_appended and not (
+            self._journal.space.complete or self._early_roll or self._short_of_space
+        )
+        self._only_appended = False
+        return not is_usual or self.freed_bytes >= HEAP_BYTES_MIN or self.is_due()
+
+    def arm(self) -> None:
+        """Set the timers for what is due later."""
+        if self._wants_mark():
+            self.timers.arm_mark()
+        if self._sync_seconds is not None and not self._journal.all_synced:
+            self.timers.arm_sync(self._sync_seconds)
+
+    def arm_retry(self) -> None:
+        """Have appends that wait for disk space tried again in a while."""
+        self.timers.arm_retry(self.retry_parked)
 
     def stop(self) -> None:
         """Do nothing later: the writer ends."""
@@ -135,64 +155,65 @@ class Upkeep:
         # The segments that could not be removed hold the space; without it, no batch may be storable.
         self._unlink_failed = False
 
-    def batch_stored(self, result: CommitResult, reserve: Reserve) -> None:
-        """Note and count a batch of calls. One that may have used the *reserve* does not prove that there is space."""
+    def batch_stored(self, result: CommitResult, batch: Plan) -> None:
+        """Note and count a batch of calls. One that may have used the reserve does not prove that there is space."""
         self.timers.last_batch = self._loop.time()
         self._marked = False
-        if reserve is Reserve.NOTHING:
+        self._only_appended = not (result.rolled or batch.removals or batch.more_table_bytes)
+        if batch.reserve is Reserve.NOTHING:
             self._short_of_space = False
         self.count(result)
 
-    async def maintain(self) -> None:
+    def steps(self) -> Steps[None]:
         """Prepare the spare, reclaim dead segments, run the timed sync and the idle mark."""
         journal = self._journal
         if journal.space.wants_spare() and not self._spare_failed:
-            await self._prepare_spare()
+            yield from self._prepare_spare()
         if self._new_segment is not None:
             roll = partial(journal.space.with_room, journal.roll)
-            is_begun, waiter = await self._if_space_allows(roll, self._queues.pins.oldest()), self._new_segment
-            self._new_segment = None
+            is_begun = yield from self._if_space_allows(roll, self._queues.pins.oldest())
+            waiter, self._new_segment = self._new_segment, None
             if not waiter.done():
                 waiter.set_result(is_begun)
         if self.timers.sync_due:
             self.timers.sync_due = False
             if not journal.all_synced:
-                await self.sync()
+                self.count_sync((yield journal.sync))
         if journal.space.complete or self._early_roll or self._queues.pins.oldest() is None:
-            await self._reclaim_segments()
+            yield from self._reclaim_segments()
         if journal.space.unfreed:
-            await self._on_log_thread(journal.dead.shrink, self._short_of_space)
+            yield partial(journal.dead.shrink, self._short_of_space)
         if worth_trimming(self.freed_bytes, self._queues.memory_bytes) and not self._admission.has_pending():
             self.freed_bytes = 0
-            await self._on_log_thread(trim_heap)
+            yield trim_heap
         if self.timers.mark_due:
             self.timers.mark_due = False
-            if self.wants_mark():
+            if self._wants_mark():
                 self._marked = True
-                result = await self._on_log_thread(journal.commit_mark, self._queues.pins.oldest())
+                result = yield partial(journal.commit_mark, self._queues.pins.oldest())
                 if result is not None:
                     self._apply_opening(result)
                     self._counters.syncs += 1
                     self._counters.sync_seconds.observe(result.sync_seconds)
 
-    async def _reclaim_segments(self) -> None:
+    def _reclaim_segments(self) -> Steps[None]:
         """Replace a current segment without live records; remove older ones once their death is durable."""
         journal = self._journal
         oldest = self._queues.pins.oldest()
         left = False
         if oldest is None and self._is_worth_a_roll():
-            await self._remove_dead_segments(oldest)
+            yield from self._remove_dead_segments(oldest)
             # Segments that cannot be removed keep their space: another one would only add to it.
             if not journal.reclaimable():
-                left = await self._if_space_allows(journal.start_small)
+                left = yield from self._if_space_allows(journal.start_small)
             self._early_roll = False  # tried once for each refusal, when nothing is live any more
         # If there is no space for the next segment, only naming the dead ones frees some: so this must not roll.
         if not left and self._must_name_oldest(oldest):
             request = CommitRequest([], oldest, sync=True, roll=Roll.IF_SHARED)
-            await self._if_space_allows(journal.commit, request)
-        await self._remove_dead_segments(oldest)
+            yield from self._if_space_allows(journal.commit, request)
+        yield from self._remove_dead_segments(oldest)
 
-    async def _remove_dead_segments(self, oldest: int | None) -> None:
+    def _remove_dead_segments(self, oldest: int | None) -> Steps[None]:
         """Remove the segments whose death is durable; *oldest*: the first one with anything live."""
         journal = self._journal
         if not journal.reclaimable() or self._unlink_failed:
@@ -200,7 +221,7 @@ class Upkeep:
         # Where space is short, or nothing is live, the log is to be small: no dead segment is kept as the spare.
         recycle = not self._short_of_space and oldest is not None
         was_refused = journal.space.unremoved is not None
-        removed = await self._on_log_thread(journal.dead.reclaim, journal.durable_oldest, recycle)
+        removed = yield partial(journal.dead.reclaim, journal.durable_oldest, recycle)
         if not was_refused:
             self._note_unremoved()
         self._counters.segments_removed += removed
@@ -209,7 +230,7 @@ class Upkeep:
         self._unlink_failed = journal.reclaimable()
         self._spare_failed = False
         if self._short_of_space:
-            await self._on_log_thread(journal.dead.shrink, True)
+            yield partial(journal.dead.shrink, True)
         if removed and self._admission.waiting_for_space:
             self.retry_parked()
 
@@ -233,18 +254,18 @@ class Upkeep:
         refused = self._early_roll and at.last_batch >= at.first_batch
         return refused or used > max(EARLY_ROLL_BYTES, 4 * self._queues.table_bytes)
 
-    async def _prepare_spare(self) -> None:
+    def _prepare_spare(self) -> Steps[None]:
         try:
-            await self._on_log_thread(self._journal.space.prepare_spare)
+            yield self._journal.space.prepare_spare
         except OSError:
             # The next append tries again, and is refused if there is still no space.
             self._spare_failed = True
             self._counters.io_errors += 1
 
-    async def _if_space_allows(self, work: Callable[..., Any], *arguments: object) -> bool:
+    def _if_space_allows(self, work: Callable[..., Any], *arguments: object) -> Steps[bool]:
         """Do work that may also be done later, and return whether it was done. Lack of space is not a failure."""
         try:
-            result = await self._on_log_thread(work, *arguments)
+            result = yield partial(work, *arguments)
         except (OSError, LogFullError) as refusal:
             self._counters.io_errors += isinstance(refusal, OSError)
             return False
@@ -261,9 +282,8 @@ class Upkeep:
             self._queues.apply_all(result.segment, result.records, result.tick)
             self._queues.last_batch = result.batch
 
-    async def sync(self) -> None:
-        """Sync every batch, and time it."""
-        seconds = await self._on_log_thread(self._journal.sync)
+    def count_sync(self, seconds: float) -> None:
+        """Count a sync of every batch."""
         self._counters.syncs += 1
         self._counters.sync_seconds.observe(seconds)
 
@@ -283,7 +303,7 @@ class Upkeep:
             counters.sync_seconds.observe(result.sync_seconds)
         self._spare_failed = self._unlink_failed = False
 
-    def wants_mark(self) -> bool:
+    def _wants_mark(self) -> bool:
         """Return whether the last batch is durable and nothing after it says so yet."""
         journal = self._journal
         return not self._marked and journal.all_synced and journal.end.last_batch >= journal.end.first_batch
@@ -293,11 +313,6 @@ class Upkeep:
         self.timers.cancel_retry()
         self._admission.unpark()
 
-    async def _on_log_thread(self, work: Callable[..., T], *arguments: object) -> T:
-        """Run *work* on the log's thread, through aiofiles: only commits need the shorter `LogThread.call`."""
-        hop: Callable[..., Awaitable[T]] = wrap(work)
-        return await hop(*arguments, executor=self._thread)
-
 
 class Timers:
     """The writer's timers: each sets a flag and wakes the writer, which does the work. Times are the loop's, monotonic.
@@ -305,7 +320,7 @@ class Timers:
     mark_due, sync_due: it is time; the writer resets them. last_batch: the time when the last batch was stored.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], object]) -> None:
         self.mark_due = False
         self.sync_due = False
         self.last_batch = loop.time()

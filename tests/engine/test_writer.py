@@ -1,4 +1,4 @@
-"""The writer's first case: what is one, what is not, and that it writes and fails as the writer's task does."""
+"""The writer: whichever way a batch is handed over, its bytes are the same; one is under way at a time; how it ends."""
 
 from __future__ import annotations
 
@@ -20,50 +20,30 @@ from mrecordlog_async import (
     LogFullError,
     LogState,
     MultiRecordLog,
-    PersistPolicy,
-    QueueNotFoundError,
-    QueueOptions,
 )
+from mrecordlog_async.engine.commit.batch import CommitResult, Written
 from mrecordlog_async.engine.commit.disk_space import Spare
 from mrecordlog_async.engine.commit.journal import Journal
-from mrecordlog_async.engine.commit.storing import BatchStore
-from mrecordlog_async.engine.commit.writer import CALLERS_MAX, SmallBatches
+from mrecordlog_async.engine.commit.writer import Writer
 from tests.cached_files import CachedFiles, HangingDisk
 from tests.faults import sizes
+from tests.faults.disk import Disk
 from tests.faults.driver import DIRECTORY, Run, repeatable
 from tests.faults.histories import CASES
 
 
-class Taken:
-    """How many batches were stored as the first case, and by the writer's task."""
-
-    def __init__(self) -> None:
-        self.small = 0
-        self.writer = 0
-
-
 @contextmanager
-def count_paths() -> Iterator[Taken]:
-    """Count the batches of each while the context lasts."""
-    counted, acknowledge, commit = Taken(), SmallBatches._acknowledge, BatchStore.commit
+def count_prepared() -> Iterator[list[CommitResult]]:
+    """Collect the results of prepared writes while the context lasts."""
+    settled, settle = list[CommitResult](), Journal.settle
 
-    def small(path: SmallBatches, *arguments: Any) -> None:
-        counted.small += 1
-        acknowledge(path, *arguments)
+    def settle_and_count(journal: Journal, written: Written) -> Any:
+        result = settle(journal, written)
+        settled.extend([result] if isinstance(result, CommitResult) else [])
+        return result
 
-    async def writer(path: BatchStore, *arguments: Any, **named: Any) -> Any:
-        counted.writer += 1
-        return await commit(path, *arguments, **named)
-
-    with patch.object(SmallBatches, "_acknowledge", small), patch.object(BatchStore, "commit", writer):
-        yield counted
-
-
-@pytest.fixture
-def taken() -> Iterator[Taken]:
-    """Count the batches of each."""
-    with count_paths() as counted:
-        yield counted
+    with patch.object(Journal, "settle", settle_and_count):
+        yield settled
 
 
 async def stored(directory: Path) -> tuple[int, list[bytes]]:
@@ -74,7 +54,7 @@ async def stored(directory: Path) -> tuple[int, list[bytes]]:
 
 async def asleep(log: MultiRecordLog) -> None:
     """Wait until the writer sleeps."""
-    while not log._admission.sleep.is_asleep():
+    while not log._engine.writer.is_idle():
         await asyncio.sleep(0)
 
 
@@ -94,7 +74,7 @@ STEPS = st.lists(
 
 
 def bytes_of(steps: list[tuple[str, Any]]) -> tuple[dict[str, bytes], dict[str, bytes], int]:
-    """Run *steps* one after the other; return the files before and after closing, and the number of small batches."""
+    """Run *steps* one after the other; return the files before and after closing, and the number of prepared writes."""
 
     async def whole(run: Run) -> dict[str, bytes]:
         await run.open()
@@ -110,116 +90,59 @@ def bytes_of(steps: list[tuple[str, Any]]) -> tuple[dict[str, bytes], dict[str, 
         await run.close()
         return before
 
-    with sizes.replaced(sizes.early_roll(8_192)), count_paths() as counted, repeatable() as loop:
-        run = Run()
+    with sizes.replaced(sizes.early_roll(8_192)), count_prepared() as counted, repeatable() as loop:
+        run = Run(Disk(has_prepared=True))
         run.record_moments = False
         before = loop.run_until_complete(whole(run))
-        return before, run.disk.content(DIRECTORY), counted.small
+        return before, run.disk.content(DIRECTORY), len(counted)
 
 
 @settings(max_examples=60, deadline=None)
 @given(STEPS)
-def test_both_cases_write_the_same_bytes(steps: list[tuple[str, Any]]) -> None:
-    """The same calls leave the same files, whichever stores them; the clock, which a COMMIT names, is fixed."""
+def test_prepared_writes_and_jobs_leave_the_same_bytes(steps: list[tuple[str, Any]]) -> None:
+    """The same calls leave the same files, however they are handed over; the clock, which a COMMIT names, is fixed."""
     before, after, _ = bytes_of(steps)
-    with patch.object(SmallBatches, "_take", lambda self: False):
-        ordinary_before, ordinary_after, small = bytes_of(steps)
-    assert small == 0
+    with patch.object(Writer, "_write", lambda *_: False):
+        ordinary_before, ordinary_after, prepared = bytes_of(steps)
+    assert prepared == 0
     assert before == ordinary_before
     assert after == ordinary_after
 
 
-async def test_stats_count_what_was_acknowledged(log: MultiRecordLog, taken: Taken) -> None:
+async def test_stats_count_what_was_acknowledged(log: MultiRecordLog) -> None:
     """A caller who reads the statistics finds its record counted."""
     before = log.stats()
     await log.append_record("q", None, b"abc")
     after = log.stats()
-    assert taken.small == 1
     assert after.appended_records - before.appended_records == 1
     assert after.appended_bytes - before.appended_bytes == 3
     assert after.commits - before.commits == after.syncs - before.syncs == 1
     assert after.append_seconds.count - before.append_seconds.count == 1
 
 
-async def test_one_caller_and_few_callers_are_the_first_case(log: MultiRecordLog, taken: Taken) -> None:
-    """Appends of one caller, and of callers that append together to one queue, do not need the writer's task."""
-    await asleep(log)
-    for number in range(20):
-        assert await log.append_record("q", None, b"x") == number
-    assert await asyncio.gather(*(log.append_record("q", None, b"y") for _ in range(CALLERS_MAX))) == [*range(20, 148)]
-    assert (taken.small, taken.writer) == (21, 0)
-
-
-def test_crash_states_and_disk_faults_meet_the_first_case() -> None:
-    """The history that stands for it in the fault suite stores most of its batches so, whatever the steps."""
-    for name in ("few callers", "few callers, stepping", "few callers, thread", "few callers, stepping, thread"):
-        with count_paths() as counted:
+def test_crash_states_and_disk_faults_meet_prepared_writes() -> None:
+    """The histories that stand for them in the fault suite have most of their batches made so, whatever the steps."""
+    for name in ("few callers, prepared", "few callers, stepping, prepared"):
+        with count_prepared() as counted:
             CASES[name].run(moments=False)
-        assert counted.small >= 8
+        assert len(counted) >= 8
 
 
-# What the writer does.
+# What a batch meets.
 
 
-async def test_what_is_not_plain_is_the_writers(log: MultiRecordLog, taken: Taken) -> None:
-    """Several queues, many callers, a given position, several records, unknown queues: the task stores them."""
-    await log.create_queue("p")
-    taken.writer = 0
-    await asyncio.gather(log.append_record("q", None, b"x"), log.append_record("p", None, b"x"))
-    await asyncio.gather(*(log.append_record("q", None, b"x") for _ in range(CALLERS_MAX + 1)))
-    await log.append_record("p", 7, b"x")
-    await log.append_records("p", None, [b"x", b"y"])
-    await log.append_record("q", None, bytes(40_000))
-    with pytest.raises(QueueNotFoundError):
-        await log.append_record("nowhere", None, b"x")
-    assert (taken.small, taken.writer) == (0, 5)
-
-
-async def test_queue_with_options_is_the_writers(log: MultiRecordLog, taken: Taken) -> None:
-    """Options are asked by the planner, so such a queue is never the first case."""
-    await log.configure_queue("q", QueueOptions(max_records=10))
-    taken.writer = 0
-    await log.append_record("q", None, b"x")
-    assert (taken.small, taken.writer) == (0, 1)
-
-
-@pytest.mark.parametrize("policy", [PersistPolicy.never(), PersistPolicy.interval(60)])
-async def test_weaker_policies_are_the_writers(directory: Path, taken: Taken, policy: PersistPolicy) -> None:
-    """Their unsynced changes are noted by the writer."""
-    async with MultiRecordLog.open(directory, persist_policy=policy) as log:
-        await log.create_queue("q")
-        for _ in range(3):
-            await log.append_record("q", None, b"x")
-    assert taken.small == 0
-
-
-async def test_rolls_and_blocks_are_the_writers(directory: Path, taken: Taken) -> None:
+async def test_small_batches_cross_blocks_and_segments(directory: Path) -> None:
     """A log of many small records crosses blocks and segments, and everything is there after it was opened again."""
     async with MultiRecordLog.open(directory, segment_bytes=65_536) as log:
         await log.create_queue("q")
         for number in range(400):
             await log.append_record("q", None, b"%d" % number * 200)
         assert log.stats().rolls > 1
-    assert taken.small > 300
-    assert taken.writer > 4
     assert await stored(directory) == (0, [b"%d" % number * 200 for number in range(400)])
 
 
-async def test_the_first_batch_of_an_opening_is_the_writers(directory: Path, taken: Taken) -> None:
-    """It records the opening. The batches after it are the first case again."""
-    async with MultiRecordLog.open(directory) as log:
-        await log.create_queue("q")
-    async with MultiRecordLog.open(directory) as log:
-        await asleep(log)
-        await log.append_record("q", None, b"a")
-        assert taken.small == 0
-        await asleep(log)
-        await log.append_record("q", None, b"b")
-        assert taken.small == 1
-
-
-async def test_a_batch_without_a_spare_is_the_writers(directory: Path) -> None:
-    """The writer refuses it: rolling needs the spare, and only rolling frees space."""
+async def test_a_batch_without_a_spare_is_refused(directory: Path) -> None:
+    """Rolling needs the spare, and only rolling frees space."""
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     async with MultiRecordLog.open(directory) as log:
         await log.create_queue("q")
@@ -233,8 +156,8 @@ async def test_a_batch_without_a_spare_is_the_writers(directory: Path) -> None:
     assert await stored(directory) == (0, [b"a", b"c"])
 
 
-async def test_shared_segment_is_left_to_the_writer(directory: Path, taken: Taken) -> None:
-    """A segment that got a second name meanwhile is not written; the group goes back, and the writer rolls."""
+async def test_shared_segment_is_left_by_a_roll(directory: Path) -> None:
+    """A segment that got a second name meanwhile is not written any more: the next batch is in a new one."""
     async with MultiRecordLog.open(directory) as log:
         await log.create_queue("q")
         await asleep(log)
@@ -247,22 +170,20 @@ async def test_shared_segment_is_left_to_the_writer(directory: Path, taken: Take
         await asleep(log)
         assert await log.append_record("q", None, b"c") == 2
         assert (directory.parent / "copy").read_bytes() == copied
-    assert taken.small == 2
     assert await stored(directory) == (0, [b"a", b"b", b"c"])
 
 
-async def test_what_goes_back_to_the_writer_stays_before_later_calls(directory: Path, taken: Taken) -> None:
+async def test_what_is_handed_over_twice_stays_before_later_calls(directory: Path) -> None:
     """Records are stored in the order of the calls, even if the first one was already on its way."""
     async with MultiRecordLog.open(directory) as log:
         await log.create_queue("q")
         await asleep(log)
         os.link(directory / f"wal-{log._engine.opened.journal.end.segment:020}", directory.parent / "copy")
         first = log.append_soon("q", b"a")
-        while not log._admission.sleep.held:
+        while not log._engine.writer._in_flight:
             await asyncio.sleep(0)
         later = [log.append_soon("q", b"b"), log.append_soon("q", b"c")]
         assert await asyncio.gather(first, *later) == [0, 1, 2]
-        assert taken.small == 0
     assert await stored(directory) == (0, [b"a", b"b", b"c"])
 
 
@@ -281,13 +202,13 @@ class Failing(CachedFiles):
         super().sync(handle)
 
 
-async def test_calls_made_meanwhile_wait_for_the_batch_in_flight(directory: Path, taken: Taken) -> None:
-    """A command that arrives while a small batch is stored is planned on what that batch left."""
+async def test_calls_made_meanwhile_wait_for_the_batch_in_flight(directory: Path) -> None:
+    """A command that arrives while a batch is stored is planned on what that batch left."""
     async with MultiRecordLog.open(directory) as log:
         await log.create_queue("q")
         await asleep(log)
         first = asyncio.create_task(log.append_record("q", None, b"x"))
-        while not log._admission.sleep.held:
+        while not log._engine.writer._in_flight:
             await asyncio.sleep(0)
         assert log.inspection.pending_records == 1
         rest = [log.append_record("q", 1, b"y"), log.truncate("q", 0), log.append_record("q", None, b"z")]
@@ -301,7 +222,7 @@ async def test_close_waits_for_the_batch_in_flight(directory: Path) -> None:
     await log.create_queue("q")
     await asleep(log)
     appended = asyncio.create_task(log.append_record("q", None, b"x"))
-    while not log._admission.sleep.held:
+    while not log._engine.writer._in_flight:
         await asyncio.sleep(0)
     await log.close()
     assert await appended == 0
@@ -314,7 +235,7 @@ async def test_cancelled_caller_does_not_withdraw_what_is_in_flight(directory: P
         await log.create_queue("q")
         await asleep(log)
         appended = asyncio.create_task(log.append_record("q", None, b"x"))
-        while not log._admission.sleep.held:
+        while not log._engine.writer._in_flight:
             await asyncio.sleep(0)
         appended.cancel()
         assert await log.append_record("q", None, b"y") == 1
@@ -330,7 +251,7 @@ async def test_failed_sync_fails_the_log(directory: Path) -> None:
     await asleep(log)
     disk.error = OSError(5, "the disk failed")
     in_flight = asyncio.create_task(log.append_record("q", None, b"y"))
-    while not log._admission.sleep.held:
+    while not log._engine.writer._in_flight:
         await asyncio.sleep(0)
     waiting = asyncio.create_task(log.append_record("q", None, b"z"))
     unknown, never = await asyncio.gather(in_flight, waiting, return_exceptions=True)
@@ -346,14 +267,15 @@ async def test_failed_sync_fails_the_log(directory: Path) -> None:
     await log.close()
 
 
-async def test_error_in_the_case_itself_fails_the_log(directory: Path) -> None:
-    """Whatever goes wrong between taking a group and its answer, its callers get an error."""
-    for method, holder in (("encode", Journal), ("_acknowledge", SmallBatches)):
+async def test_error_on_the_way_of_a_batch_fails_the_log(directory: Path) -> None:
+    """Whatever goes wrong from taking a group to the next one, its callers get an error or were acknowledged."""
+    for method in ("_store", "_apply", "_acknowledge", "_end_batch"):
         log = await MultiRecordLog.open(directory / method)
         await log.create_queue("q")
         await asleep(log)
-        with patch.object(holder, method, side_effect=MemoryError), pytest.raises(LogFailedError):
-            await log.append_record("q", None, b"x")
+        with patch.object(Writer, method, side_effect=MemoryError):
+            found: list[object] = await asyncio.gather(log.append_record("q", None, b"x"), return_exceptions=True)
+        assert found == [0] if method == "_end_batch" else isinstance(found[0], LogFailedError)
         assert log.state is LogState.FAILED
         await log.close()
 
@@ -374,7 +296,7 @@ def test_loop_that_ends_refuses_the_batch_in_flight(directory: Path) -> None:
         disk.goes_on.clear()
         future = log.append_soon("q", b"x")
         future.add_done_callback(end)
-        while not log._admission.sleep.held:
+        while not log._engine.writer._in_flight:
             await asyncio.sleep(0)
 
     asyncio.run(leave())
@@ -391,16 +313,14 @@ def test_loop_that_ends_refuses_the_batch_in_flight(directory: Path) -> None:
 async def test_group_that_cannot_be_begun_is_not_joined(log: MultiRecordLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without memory to wake the writer, the caller gets the error, and the appends after it do not wait for ever."""
     await log.append("q", b"first")
-    sleep = log._admission.sleep
-    while not sleep.is_asleep():
-        await asyncio.sleep(0)
+    await asleep(log)
 
     class Full:
         def call_soon(self, *_: object) -> None:
             raise MemoryError
 
     with monkeypatch.context() as patched:
-        patched.setattr(sleep, "_loop", Full())
+        patched.setattr(log._engine.writer, "_loop", Full())
         with pytest.raises(MemoryError):
             await log.append("q", b"refused")
     assert await asyncio.wait_for(log.append("q", b"second"), 20) == 1
