@@ -8,14 +8,17 @@ In this order, in the thread of the server:
 3. compare: a consumer that is before what is stored gets the difference acknowledged; one that is after it is refused
 4. acknowledge what is stored, once it is durable
 
-An epoch names the holder. Another one that attaches fences this one off: it is not attached to again.
+An epoch names the holder. Another one that attaches fences this one off: it is not attached to again. Two names of one
+log share what is held, or they would fence each other off.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+import threading
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mrecordlog_async.errors import RecordLogError
@@ -81,16 +84,50 @@ class _Hold(NamedTuple):
     position: int
 
 
+@dataclass(slots=True)
+class _LogHolds:
+    """What is held of one log, in one opening: one that follows a power cut may make all earlier epochs invalid.
+
+    Attributes:
+        log: Its id.
+        opening: The opening.
+        known: Queues that were held before: they are not taken over again.
+        holds: Queue id → what is held.
+        fresh: Queues whose consumer is to be compared with what is stored.
+        lock: Whoever attaches or compares has it.
+    """
+
+    log: str
+    opening: str
+    known: set[int]
+    holds: dict[int, _Hold] = field(default_factory=dict)
+    fresh: set[int] = field(default_factory=set)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Holds:
+    """What one reader holds, log by log: the threads of two servers may find the same log. For any thread."""
+
+    def __init__(self) -> None:
+        self._logs: dict[str, _LogHolds] = {}
+        self._lock = threading.Lock()
+
+    def of(self, log: str, opening: str) -> _LogHolds:
+        """Return what is held of *log*; nothing yet if it was opened again."""
+        with self._lock:
+            found = self._logs.get(log)
+            if found is None or found.opening != opening:
+                found = self._logs[log] = _LogHolds(log, opening, set() if found is None else found.known)
+            return found
+
+
 class ConsumerHolder:
     """Holds one consumer on the queues of one server. For the server's thread."""
 
-    def __init__(self, consumer: ConsumerOfDrain, server: LogServer) -> None:
-        self._consumer, self._server = consumer, server
+    def __init__(self, consumer: ConsumerOfDrain, server: LogServer, holds: Holds) -> None:
+        self._consumer, self._server, self._all = consumer, server, holds
         self._has_rule = consumer.rule is None
-        self._opening = ("", "")
-        self._holds: dict[int, _Hold] = {}
-        self._fresh = set[int]()  # queues whose consumer is to be compared with what is stored
-        self._known = set[int]()  # queues that were held before: they are not taken over again
+        self._now = _LogHolds("", "", set())  # of the log that the server had at the last look
         self._said = set[str]()
 
     def listing(self) -> LogListing:
@@ -107,14 +144,17 @@ class ConsumerHolder:
         Raises:
             ConsumerNotOursError: the consumer has another owner.
         """
-        if self._opening != (whole.log, whole.opening):
-            # Under a weak policy, an opening that follows a power cut makes all earlier epochs invalid.
-            self._opening, self._holds = (whole.log, whole.opening), {}
-        missing = [each for each in wanted.values() if each.id not in self._holds]
+        if (self._now.log, self._now.opening) != (whole.log, whole.opening):
+            self._now = self._all.of(whole.log, whole.opening)
+        with self._now.lock:
+            return self._attach(whole, wanted)
+
+    def _attach(self, whole: LogListing, wanted: Mapping[str, QueueResponse]) -> bool:
+        missing = [each for each in wanted.values() if each.id not in self._now.holds]
         found = list[AttachedOne]()
         # Only the first attach may take over: otherwise two readers would take the consumer from each other for ever.
         for take_over in (True, False):
-            names = [each.queue for each in missing if (each.id not in self._known) is take_over]
+            names = [each.queue for each in missing if (each.id not in self._now.known) is take_over]
             for part in bulk_calls.parts(names):
                 given = take_over and self._consumer.take_over
                 call = bulk_calls.attach(self._consumer.name, part, owner=self._consumer.owner, take_over=given)
@@ -129,9 +169,9 @@ class ConsumerHolder:
             )
         held = [each for each in found if each.status == "ok"]
         for each in held:
-            self._holds[each.id] = _Hold(each.epoch, each.position)
-        self._fresh |= {each.id for each in held}
-        self._known |= {each.id for each in held}
+            self._now.holds[each.id] = _Hold(each.epoch, each.position)
+        self._now.fresh |= {each.id for each in held}
+        self._now.known |= {each.id for each in held}
         self._warn(
             [each for each in held if each.keep != "until_acknowledged"],
             "acknowledging removes nothing from {}, where records are kept until they are truncated; `mrecordlog "
@@ -145,7 +185,7 @@ class ConsumerHolder:
 
     def held(self, queues: Mapping[str, QueueResponse]) -> dict[str, QueueResponse]:
         """Return those of *queues* whose consumer is held."""
-        return {name: each for name, each in queues.items() if each.id in self._holds}
+        return {name: each for name, each in queues.items() if each.id in self._now.holds}
 
     def compare(self, stored: LogState | None, listing: LogListing, *, moves_back: bool) -> None:
         """Compare consumers that were just attached with what is stored of the log.
@@ -155,12 +195,16 @@ class ConsumerHolder:
         Raises:
             ConsumerNotOursError: a consumer is ahead of what is stored.
         """
+        with self._now.lock:
+            self._compare(stored, listing, moves_back=moves_back)
+
+    def _compare(self, stored: LogState | None, listing: LogListing, *, moves_back: bool) -> None:
         for name, each in listing.queues.items():
-            if each.id not in self._fresh:
+            if each.id not in self._now.fresh:
                 continue
             at = None if stored is None else stored.queues.get(name)
             goal = max(each.first_position, at.next if at is not None and at.id == each.id else 0)
-            hold = self._holds[each.id]
+            hold = self._now.holds[each.id]
             if hold.position > goal and not (moves_back or self._consumer.take_over):
                 raise ConsumerNotOursError(
                     f"server {self._server.name!r}, queue {name!r}: the consumer {self._consumer.name!r} has "
@@ -171,15 +215,15 @@ class ConsumerHolder:
             if hold.position > goal:
                 holder = AttachResponse(name, self._consumer.name, each.id, hold.epoch, hold.position)
                 self._server.send(calls.seek(name, self._consumer.name, goal, holder), listing.log)
-                self._holds[each.id] = hold._replace(position=goal)
-            self._fresh.discard(each.id)
+                self._now.holds[each.id] = hold._replace(position=goal)
+            self._now.fresh.discard(each.id)
 
     def due(self, stored: LogState, listing: LogListing) -> list[AcknowledgeOne]:
         """Return what can be acknowledged because it is stored."""
         return [
             AcknowledgeOne(name, self._consumer.name, at.next - 1, hold.epoch, at.id)
             for name, at in stored.queues.items()
-            if (hold := self._holds.get(at.id)) is not None
+            if (hold := self._now.holds.get(at.id)) is not None
             and (now := listing.queues.get(name)) is not None
             and now.id == at.id
             and hold.position < at.next <= now.next_position
@@ -195,7 +239,7 @@ class ConsumerHolder:
             found = self._server.send(bulk_calls.acknowledge(part, listing.opening), listing.log)
             for asked, each in zip(part, found, strict=True):
                 if each.status == "ok":
-                    self._holds[asked.id or 0] = _Hold(asked.epoch, each.position)
+                    self._now.holds[asked.id or 0] = _Hold(asked.epoch, each.position)
                 elif each.status in ("fenced", "no_consumer"):
                     raise ConsumerNotOursError(
                         f"server {self._server.name!r}, queue {each.queue!r}: the consumer {self._consumer.name!r} is "

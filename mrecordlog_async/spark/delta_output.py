@@ -209,7 +209,9 @@ class DeltaOutput:
 
     @property
     def writer(self) -> DeltaWriter:
-        """What tasks write with."""
+        """What tasks write with. It renews the mark, which another drain of this name removes after a day."""
+        if self._mark and self.files.path is not None:
+            Path(self.files.path, self._mark).touch()
         layout = Layout(self._partition_by or (), has_ends=states_ends(self._table))
         return DeltaWriter(self.files, layout, self.schema, self._mark)
 
@@ -478,6 +480,8 @@ class DeltaOutput:
 
     def _prepared(self, files: Sequence[WrittenFile], state: DrainState) -> tuple[DrainState, int]:
         """Write the positions, and look at all files; return the state to store and the id of its positions."""
+        if self._table.version() != self._written:
+            self._refuse_shared(state)
         self._sync_to(self._table.version())  # ours is worth nothing without those before it
         stored = replace(state, onto=self._table.version())
         if files:
@@ -496,6 +500,22 @@ class DeltaOutput:
         if entry is None or (stored.onto == self._written and not self._names(entry, self._number)):
             raise OutputRefusedError(f"version {stored.onto} of {self.files.address} is gone: the table was replaced")
         return stored, number
+
+    def _refuse_shared(self, state: DrainState) -> None:
+        """Raise OutputRefusedError if a drain of another name stores a queue of *state*: the table would have it twice.
+
+        Of two that begin at once, the second commit meets the positions of the first.
+        """
+        for name, other, _ in self._committed():
+            for log, theirs in other.logs.items() if name != self.name else ():
+                ours = {each.id for each in state.logs[log].queues.values()} if log in state.logs else set()
+                queue = next((queue for queue, each in theirs.queues.items() if each.id in ours), None)
+                if queue is not None:
+                    raise OutputRefusedError(
+                        f"the drain {name!r} stores queue {queue!r} of the log {log} in {self.files.address} as well, "
+                        f"and each record would be there twice: start with --name {name}, or drain into another table. "
+                        f"If that drain is not needed any more, delete {OWN}/{name} in the table"
+                    )
 
     def _tried(self, files: Sequence[WrittenFile], state: DrainState, number: int) -> Exception | None:
         """Write the entry; return the error, which does not say whether the entry was written."""
@@ -631,7 +651,7 @@ class DeltaOutput:
     def _is_proof_left(self) -> bool:
         """Return whether a drain of this table has not seen all entries, and needs old ones to judge the others."""
         table, lowest = self._table, self._table.version()
-        for state, absent in self._committed():
+        for _, state, absent in self._committed():
             lowest = min(lowest, state.onto)
             is_stopped = 2 * RENEW_SECONDS < absent < ABSENT_SECONDS  # one that runs would have stored it again
             if is_stopped and state.witness and not has_file(table, state.witness):
@@ -642,14 +662,15 @@ class DeltaOutput:
         self._read_to = table.version()
         return lowest < self._restored
 
-    def _committed(self) -> Iterator[tuple[DrainState, float]]:
-        """Yield what each drain of this table has stored, and for how many seconds that has been so."""
+    def _committed(self) -> Iterator[tuple[str, DrainState, float]]:
+        """Yield each drain of this table, what it has stored, and for how many seconds that has been so."""
         for name in self.files.directories(OWN):
             number = self._table.transaction_version(f"{MARK}/{name}/positions")
             content = None if number is None else self.files.read(f"{OWN}/{name}/{number}.json")
             if content is not None:
                 now = time.time()
-                yield DrainState.decode(content), now - self.files.names(f"{OWN}/{name}").get(f"{number}.json", now)
+                written = self.files.names(f"{OWN}/{name}").get(f"{number}.json", now)
+                yield name, DrainState.decode(content), now - written
 
     def _drop_unused(self) -> None:
         """Remove positions and marks that killed drains have left."""

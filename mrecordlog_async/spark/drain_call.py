@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.errors import RecordLogError
-from mrecordlog_async.servers.names import Endpoint, Lookup
+from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.consuming import ConsumerOfDrain, rule_of
 from mrecordlog_async.spark.delta_output import DeltaOutput
@@ -31,6 +31,7 @@ from mrecordlog_async.spark.runners import (
     DATE,
     Change,
     Run,
+    SparkEndedError,
     in_process,
     on_spark,
     parallelism,
@@ -194,6 +195,7 @@ class DrainProgress:
     Attributes:
         batches: Batches with records.
         records: Records that were read from the logs.
+        rows: Rows that were stored; a function may make fewer of them.
         rate: Records per second of the last batch.
         lag: About how many records are not stored, by server; None where that is not known.
         down: Servers that are left out because they are down → the reason.
@@ -202,6 +204,7 @@ class DrainProgress:
 
     batches: int
     records: int
+    rows: int
     rate: float
     lag: dict[str, int | None]
     down: dict[str, str]
@@ -210,14 +213,16 @@ class DrainProgress:
     @property
     def line(self) -> str:
         """One line for the user."""
-        text = f"batch {self.batches}: {self.records:,} records, {self.rate:,.0f} records/s, lag: {_counts(self.lag)}"
+        text = f"batch {self.batches}: {self.records:,} records{_into(self.rows, self.records)}"
+        text += f", {self.rate:,.0f} records/s, lag: {_counts(self.lag)}"
         text += f"; DOWN: {', '.join(self.down)}" if self.down else ""
         return text + (f"; HELD BACK: {', '.join(self.held)}" if self.held else "")
 
     @property
     def facts(self) -> dict[str, Any]:
         """The same for programs, as JSON has it."""
-        facts = {"batch": self.batches, "records": self.records, "rate": round(self.rate), "lag": self.lag}
+        facts: dict[str, Any] = {"batch": self.batches, "records": self.records, "rows": self.rows}
+        facts |= {"rate": round(self.rate), "lag": self.lag}
         return facts | ({"down": self.down} if self.down else {}) | ({"held": self.held} if self.held else {})
 
 
@@ -248,11 +253,15 @@ class DrainSummary:
     def line(self) -> str:
         """One line for the user."""
         rate = self.records / self.seconds if self.seconds else 0.0
-        rows = f" into {self.rows:,} rows" if self.rows != self.records else ""
-        text = f"drained {self.records:,} records{rows} in {self.seconds:.1f} s ({rate:,.0f} records/s)"
+        text = f"drained {self.records:,} records{_into(self.rows, self.records)} in {self.seconds:.1f} s"
+        text += f" ({rate:,.0f} records/s)"
         text += f", durable in the output; left to drain: {_counts(self.left)}"
         text += "".join(f"; NOT drained: server {name!r} was down: {why}" for name, why in self.down.items())
         return text + "".join(f"; NOT drained: server {name!r}: {why}" for name, why in self.held.items())
+
+
+def _into(rows: int, records: int) -> str:
+    return f" into {rows:,} rows" if rows != records else ""
 
 
 def _counts(found: Mapping[str, int | None]) -> str:
@@ -290,16 +299,16 @@ def drain(
     begun, given, settings = time.monotonic(), parse_servers(options.servers), options.settings()
     change = _change(options, session)
     output = _output(options, session, change, report)
-    is_new = not output.exists()
-    missing = _missing(options, given, is_new=is_new)
+    is_new, servers = not output.exists(), ServerSet(given, options.tokens)
+    missing = _missing(options, servers, is_new=is_new)
     if is_new:  # refused before it is created: the next start may choose another layout
         _refuse_missing(options, missing, DrainState(), report)
         missing = {}
     output.open()
     try:
         _refuse_missing(options, missing, output.load(), report)
-        consumer = options.held_by(output.owner) if options.consumer is not None else None
-        servers = ServerSet(given, options.tokens, consumer)
+        if options.consumer is not None:
+            servers.hold(options.held_by(output.owner))
         if change is not None and DATE in output.schema.names:
             change = with_day(change)
         run, cores = _runner(session, change)
@@ -308,9 +317,8 @@ def drain(
         def stored(records: int, seconds: float) -> None:
             totals, rate = job.totals, records / seconds if seconds else 0.0
             trouble = job.trouble
-            progress(
-                DrainProgress(totals.batches, totals.records, rate, job.left, dict(trouble.down), dict(trouble.held))
-            )
+            down, held = dict(trouble.down), dict(trouble.held)
+            progress(DrainProgress(totals.batches, totals.records, totals.rows, rate, job.left, down, held))
 
         try:
             with _metrics_served(options, servers, job, report):
@@ -338,7 +346,7 @@ def _metrics_served(
         yield
 
 
-def _missing(options: DrainOptions, given: Sequence[Endpoint | Lookup], *, is_new: bool) -> dict[str, str]:
+def _missing(options: DrainOptions, servers: ServerSet, *, is_new: bool) -> dict[str, str]:
     """Return subscribed queues that no server has, each with a sentence; {} while a server does not respond.
 
     Raises:
@@ -347,11 +355,10 @@ def _missing(options: DrainOptions, given: Sequence[Endpoint | Lookup], *, is_ne
     """
     if options.subscribe is None and not is_new:
         return {}
-    servers, there = ServerSet(given, options.tokens), set[str]()
+    there = set[str]()
     try:
-        for each in servers():
-            with closing(servers.server(each.server.endpoint)) as server:
-                there |= server.listing().queues.keys()
+        for each in servers():  # their threads, which have not begun, ask only what has changed since
+            there |= each.server.listing().queues.keys()
     except (ServerDownError, ServiceRefusedError):
         if is_new and not options.skip_down:
             raise
@@ -400,7 +407,13 @@ def _output(
             "system there, add --shared-paths"
         )
     if session is not None and change is not None:
-        schema = schema_after(session, change)
+        try:
+            schema = schema_after(session, change)
+        except SparkEndedError:
+            raise
+        except Exception as error:  # whatever the function of the user does
+            flag = "--transform" if options.schema is None else "--schema"
+            raise DrainOptionError(f"{flag} cannot be applied to the rows of a log: {error}") from error
     else:
         schema = row_schema(options.partition_by or ())
     return DeltaOutput(

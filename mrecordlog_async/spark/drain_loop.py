@@ -275,7 +275,7 @@ class Drain:
         """Raise ServersHeldError if no log is left that is read or awaited."""
         held, down = self.trouble.held, self.trouble.down
         if held and len(held) + len(down) >= len(self._logs.threads):
-            raise ServersHeldError("; ".join(f"server {name!r}: {why}" for name, why in held.items()))
+            raise ServersHeldError(held)
 
     def _has_ended(self) -> bool:
         """Return whether a run that ends has stored all. Raises ServerDownError, ServersHeldError, BatchFailedError."""

@@ -169,7 +169,7 @@ class LogStreamBase(DataSourceStreamReader):
         self._surveys = readable = self._logs.readable(known, surveys, down)
         held = self._logs.trouble.held
         if held and not readable:
-            raise ServersHeldError("; ".join(f"server {name!r}: {why}" for name, why in held.items()))
+            raise ServersHeldError(held)
         batch = batch_of(known, [_corrected(each) for each in readable.values()], records, size)
         self._logs.took(batch)
         if batch.lost and self._options.fail_on_data_loss:
@@ -191,7 +191,7 @@ class LogStreamBase(DataSourceStreamReader):
             return True  # whether it is down is known once its request has ended
         trouble = self._logs.trouble
         if trouble.held:
-            raise ServersHeldError("; ".join(f"server {name!r}: {why}" for name, why in trouble.held.items()))
+            raise ServersHeldError(trouble.held)
         if self._options.when_down is not WhenDown.FAIL_AT_END:
             return False
         for name in trouble.down:
@@ -324,7 +324,7 @@ class LogStreamBase(DataSourceStreamReader):
         for name, why in standing.held.items():
             log = surveys[name].listing.log
             if log in wanted.logs and log not in standing.servers:
-                raise ServersHeldError(f"server {name!r}: {why}")
+                raise ServersHeldError({name: why})
         return {log: surveys[name] for log, name in standing.servers.items() if log in wanted.logs}
 
     def _went_back(self, found: Survey, end: LogState) -> bool:
@@ -335,7 +335,7 @@ class LogStreamBase(DataSourceStreamReader):
         """
         evidence = evidence_against(found.server, end, found.listing, found.listing)
         if evidence and not self._logs.settings.accept_went_back:
-            raise ServersHeldError(f"server {found.server.name!r}: {held_back(evidence)}")
+            raise ServersHeldError({found.server.name: held_back(evidence)})
         return bool(evidence)
 
     # After a batch.

@@ -41,7 +41,16 @@ class UnreadLossError(RecordLogError):
 
 
 class ServersHeldError(RecordLogError):
-    """All logs are held back, so nothing can be read."""
+    """Logs are held back, and nothing else can be read."""
+
+    def __init__(self, held: Mapping[str, str]) -> None:
+        """Take the servers whose logs are held back, each with the reason."""
+        super().__init__(held)
+        self.held = held
+
+    def message(self) -> str:
+        """Return why, server by server."""
+        return "; ".join(f"server {name!r}: {why}" for name, why in self.held.items())
 
 
 class ForgetError(RecordLogError, ValueError):
@@ -75,9 +84,8 @@ def arrange(state: DrainState, found: Mapping[str, LogListing]) -> Standing:
     for log, servers in names.items():
         if len({found[name].opening for name in servers}) > 1:
             shown = " and ".join(map(repr, servers))
-            standing.held[servers[0]] = (
-                f"the servers {shown} have live copies of the log {log}: stop all but one of them"
-            )
+            why = f"the servers {shown} have live copies of the log {log}: stop all but one of them"
+            standing.held |= dict.fromkeys(servers, why)
         # The place of a log that is missing is not for one that the output does not know, under any of its names.
         elif log in state.logs or missing.keys().isdisjoint(servers):
             known = state.logs.get(log)

@@ -12,7 +12,7 @@ from contextlib import closing
 from mrecordlog_async.protocol.log_schemas import LogResponse
 from mrecordlog_async.servers.names import Endpoint, Lookup
 from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
-from mrecordlog_async.spark.consuming import ConsumerOfDrain
+from mrecordlog_async.spark.consuming import ConsumerHolder, ConsumerOfDrain, Holds
 from mrecordlog_async.spark.discovery import Discovery
 from mrecordlog_async.spark.log_server import DRIVER, TASK, LogServer, Patience
 from mrecordlog_async.spark.server_thread import ServerThread
@@ -46,7 +46,8 @@ class ServerSet:
         self._tokens, self._consumer, self._patience = tokens or {}, consumer, (patience, in_tasks)
         named = [each for each in given if isinstance(each, Endpoint)]
         lookups = [each for each in given if isinstance(each, Lookup)]
-        self._threads = {each.name: ServerThread(self.server(each), consumer) for each in named}
+        self._holds = Holds()
+        self._threads = {each.name: self._thread(each) for each in named}
         self._discovery = Discovery(lookups, frozenset(self._threads), self._identify)
         self._has_lookups = bool(lookups)
         self.origins = {each.name: str(each) for each in lookups}
@@ -58,6 +59,16 @@ class ServerSet:
         patience = patience if seconds is None else patience._replace(seconds=seconds)
         return LogServer(endpoint.name, endpoint, token, patience=patience, in_tasks=in_tasks)
 
+    def hold(self, consumer: ConsumerOfDrain) -> None:
+        """Acknowledge as *consumer* from now on; nothing was surveyed yet."""
+        self._consumer = consumer
+        for each in self._threads.values():
+            each.holder = ConsumerHolder(consumer, each.server, self._holds)
+
+    def _thread(self, endpoint: Endpoint) -> ServerThread:
+        server = self.server(endpoint)
+        return ServerThread(server, self._consumer and ConsumerHolder(self._consumer, server, self._holds))
+
     def _identify(self, endpoint: Endpoint) -> LogResponse:
         with closing(self.server(endpoint)) as server:
             return server.identity()
@@ -68,7 +79,7 @@ class ServerSet:
             for name, endpoint in self._discovery.found().servers.items():
                 known = self._threads.get(name)
                 if known is None:
-                    self._threads[name] = ServerThread(self.server(endpoint), self._consumer)
+                    self._threads[name] = self._thread(endpoint)
                 elif known.server.endpoint != endpoint:
                     known.moved(endpoint)
         return list(self._threads.values())

@@ -12,7 +12,7 @@ from mrecordlog_async.protocol.bulk_schemas import TruncateOne
 from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.servers.outages import Absence
 from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
-from mrecordlog_async.spark.consuming import ConsumerHolder, ConsumerOfDrain
+from mrecordlog_async.spark.consuming import ConsumerHolder
 from mrecordlog_async.spark.log_server import REOPENED_MAX, ListingOutdatedError, LogListing, LogServer
 from mrecordlog_async.spark.planning import Survey, Wish, due_of, everything, survey
 from mrecordlog_async.spark.state import DrainState, LogState
@@ -26,10 +26,9 @@ AGAIN_SECONDS = 10.0
 class ServerThread:
     """One server of a drain, and the thread in which its requests run, one after the other."""
 
-    def __init__(self, server: LogServer, consumer: ConsumerOfDrain | None = None) -> None:
-        """Start no thread yet. consumer: acknowledge as this one instead of truncating."""
-        self.server = server
-        self._holder = None if consumer is None else ConsumerHolder(consumer, server)
+    def __init__(self, server: LogServer, holder: ConsumerHolder | None = None) -> None:
+        """Start no thread yet. holder: of the consumer as which to acknowledge, instead of truncating."""
+        self.server, self.holder = server, holder
         self.is_late = False
         self.absence = Absence()
         self.refused: ServiceRefusedError | None = None  # why nothing could be planned of a log that was listed
@@ -68,16 +67,16 @@ class ServerThread:
         raise ServerDownError(self.server.name, str(self.server.endpoint), reason)
 
     def _surveyed(self, state: DrainState, wish: Wish) -> Survey:
-        whole = self.server.listing() if self._holder is None else self._holder.listing()
+        whole = self.server.listing() if self.holder is None else self.holder.listing()
         last = self._last
         if last is not None and last.is_idle and whole is self._whole and last.known is state.logs.get(whole.log):
             return last  # most looks of an idle drain
         listing = _subscribed(whole, wish)
-        if self._holder is not None:
-            if self._holder.attach(whole, listing.queues):
+        if self.holder is not None:
+            if self.holder.attach(whole, listing.queues):
                 whole = self.server.listing()
                 listing = _subscribed(whole, wish)
-            listing = dataclasses.replace(listing, queues=self._holder.held(listing.queues))
+            listing = dataclasses.replace(listing, queues=self.holder.held(listing.queues))
         if wish.ends is not None and whole.log not in wish.ends:
             wish.ends[whole.log] = {each.id: each.next_position for each in whole.queues.values()}
         try:
@@ -87,10 +86,10 @@ class ServerThread:
                 self.server.listing()  # a service that ends refuses this as well: it is down
                 self.refused = error
             raise
-        if self._holder is not None and not found.evidence:
+        if self.holder is not None and not found.evidence:
             # Where it is accepted that a log went back, its consumers are moved back as well.
             moves_back = found.stored is None and found.known is not None
-            self._holder.compare(found.stored, listing, moves_back=moves_back)
+            self.holder.compare(found.stored, listing, moves_back=moves_back)
         self._whole, self._last = whole, found
         return found
 
@@ -99,7 +98,7 @@ class ServerThread:
 
         What a consumer of the queue held up is not sent again for a while.
         """
-        holder = self._holder
+        holder = self.holder
         if holder is not None:
             acknowledged = holder.due(stored, listing)
             return (lambda: self._pool.submit(holder.acknowledge, acknowledged, listing)) if acknowledged else None

@@ -61,7 +61,12 @@ class DrainSettings:
 
 @dataclass(slots=True)
 class Trouble:
-    """Servers that are left out, each with the reason."""
+    """Servers that are left out, each with the reason.
+
+    Attributes:
+        down: They do not respond; each is tried again.
+        held: Their logs are not what was read, or cannot be read.
+    """
 
     down: dict[str, str] = field(default_factory=dict)
     held: dict[str, str] = field(default_factory=dict)
@@ -205,7 +210,9 @@ class Surveyor:
         """Return the surveys of logs that may be read; report servers that are left out from now on, or are back."""
         standing = arrange(state, {name: each.listing for name, each in surveys.items()})
         found = self._intact(surveys, standing)
-        self._note(Trouble(down, standing.held))
+        refused = {name: each.refused.reason for name, each in self.threads.items() if name in down and each.refused}
+        down = {name: why for name, why in down.items() if name not in refused}
+        self._note(Trouble(down, standing.held | refused))
         self.listed = {
             name: found[name].listing if name in found else None
             for name in self.threads

@@ -1,10 +1,15 @@
 """Exactly once under SIGKILL: `python -m tests.spark.campaign --kills 30 --services 3`.
 
 Producers append to the services, delete queues that were drained and create them again, while drains run. Killed are,
-in turns: a drain with all its processes, its Java, a worker, one service, several services. Half of the kills come at a
-random moment, half inside a step of a commit, and of a truncate or an acknowledgement: a process of the drain stops
-there until the victim is killed (`stops`). A drain that ended must have said why in one sentence; it is started again,
-and so are services, after a moment.
+in turns: a drain with all its processes, its driver, its Java, a worker, one service, several services. Half of the
+kills come at a random moment, half inside a step of a commit, and of a truncate or an acknowledgement: a process of the
+drain stops there until the victim is killed (`stops`). A drain that ended must have said why in one sentence; it is
+started again, and so are services, after a moment.
+
+`--on` names another Spark, with one drain: executors of their own (`local-cluster`) are killed too; on a `cluster` with
+two workers at two addresses, a task that does not end is overtaken by its copy (speculation), and then ends; of
+`connect`, the server is killed. `--s3` keeps the table in a store. With `--truncates`, another program truncates what
+may be unread.
 
 Two drains share all queues: each is a consumer (`--consumer`), and the queues keep records until both have acknowledged
 them. One drain alone truncates.
@@ -21,30 +26,66 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import random
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.spark import stream_job
-from tests.spark.processes import DrainProcess, Process, ServiceProcess, end_process, start, wait_until
+from deltalake import DeltaTable
+
+from tests.deep.spark.s3 import s3_server
+from tests.serving import free_port
+from tests.spark import small_java, stream_job
+from tests.spark.cluster import SPARK_HOME, cluster, descendants
+from tests.spark.processes import (
+    MASTER,
+    ROOT,
+    DrainProcess,
+    Process,
+    ServiceProcess,
+    command_line,
+    end_process,
+    start,
+    wait_until,
+)
 from tests.spark.producers import RECORDS_PER_APPEND, Producer, check_empty, check_once, left_in, request
 from tests.spark.stopping_drain import ACKNOWLEDGE_STEPS, COMMIT_STEPS, FILES, TRUNCATE_STEPS
+from tests.spark.stops import PLACE
 
 logger = logging.getLogger(__name__)
 
 PROGRAM = "tests.spark.stopping_drain"
 SPARK, ENGINE, STREAM = PROGRAM, "without Spark", "tests.spark.stream_job"
 
+LOCAL, LOCAL_CLUSTER, CLUSTER, CONNECT = "local", "local-cluster", "cluster", "connect"
+
+SERVICES = ("a service", "several services")
 VICTIMS = {
-    SPARK: ("a drain", "Java", "a worker", "a service", "several services"),
-    STREAM: ("a drain", "Java", "a worker", "the source", "a service", "several services"),
-    ENGINE: ("a drain", "a service", "several services"),
+    (SPARK, LOCAL): ("a drain", "the driver", "Java", "a worker", *SERVICES),
+    (SPARK, LOCAL_CLUSTER): ("a drain", "an executor", "a worker", "an executor", *SERVICES),
+    (SPARK, CLUSTER): ("a drain", "an executor", "a slow task", "a slow task", *SERVICES),
+    (SPARK, CONNECT): ("a drain", "Connect's server", "a worker", "Connect's server", *SERVICES),
+    (STREAM, LOCAL): ("a drain", "Java", "a worker", "the source", *SERVICES),
+    (ENGINE, LOCAL): ("a drain", *SERVICES),
 }
 """What is killed, in turns. The drain without Spark is one process."""
+
+IN_TASKS = ("a worker", "a slow task")
+"""Victims that stop where a task does."""
+
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.quantile": "0.1",
+    "spark.speculation.task.duration.threshold": "2s",
+    "spark.cores.max": "2",
+    "spark.executor.memory": "512m",
+}
 
 
 RANDOM_SECONDS = 1.5
@@ -88,9 +129,12 @@ class Campaign:
         consumers: bool,
         at_once: int,
         memory_bytes: str | None = None,
+        on: str = LOCAL,
+        storage: Mapping[str, str] | None = None,
+        truncates: bool = False,
     ) -> None:
         self._chance = random.Random(seed)
-        self._module = module
+        self._module, self._on, self._truncates = module, on, truncates
         beyond = () if memory_bytes is None else ("--memory-bytes", memory_bytes, "--beyond-memory", "disk")
         self.services = [
             ServiceProcess(name, place / f"log {name}", place / f"service-{name}.txt", *beyond)
@@ -100,13 +144,25 @@ class Campaign:
         shared, names = consumers or drains > 1, [f"lake-{number}" for number in range(drains)]
         self._consumers = names if shared else []
         program = STREAM if module == STREAM else PROGRAM
+        self._connect = ConnectServer(place, place / names[0] / "stops") if on == CONNECT else None
+        masters = {LOCAL_CLUSTER: "local-cluster[2,1,1024]", CONNECT: self._connect and self._connect.url}
+        self._place, self._environment = place, dict[str, str]()
         self.drains = [
-            DrainProcess(program, urls, place / name / "table", place / name, *self._more(place / name, name, shared))
+            DrainProcess(
+                program,
+                urls,
+                f"s3://lake/{name}" if storage else place / name / "table",
+                place / name,
+                *self._more(place / name, name, shared),
+                master=masters.get(on) or MASTER,
+                settings=SPECULATION if on == CLUSTER else None,
+                storage=storage,
+            )
             for name in names
         ]
         options: dict[str, object] | None = {"keep": "until_acknowledged"} if shared else None
         self.producers = [
-            Producer(each.name, each.url, seed + number, options=options, at_once=at_once)
+            Producer(each.name, each.url, seed + number, options=options, at_once=at_once, truncates=truncates)
             for number, each in enumerate(self.services)
         ]
         releases = ACKNOWLEDGE_STEPS if shared else TRUNCATE_STEPS
@@ -118,6 +174,8 @@ class Campaign:
     def _more(self, place: Path, name: str, shared: bool) -> list[str]:
         """Return what else the command line of a drain has."""
         own = {STREAM: ["--checkpoint", str(place / "checkpoint")], ENGINE: ["--no-spark"]}.get(self._module, [])
+        own += ["--shared-paths"] if self._on != LOCAL else []
+        own += ["--allow-data-loss"] if self._truncates else []
         return [*own, *(["--consumer", name] if shared else [])]
 
     def _add_rules(self) -> None:
@@ -137,10 +195,21 @@ class Campaign:
         match victim:
             case "a drain":
                 drain.kill()
+            case "the driver":
+                self._kill_driver(drain)
             case "Java":
                 self._kill_part(drain, drain.java())
             case "a worker":
-                self._kill_part(drain, stopped or drain.worker())
+                end_process(stopped or _started(lambda line: "spark.daemon" in line, self._chance))
+            case "an executor":
+                end_process(_started(lambda line: "CoarseGrainedExecutorBackend" in line, self._chance))
+            case "a slow task":  # its copy has stored the batch before it may continue
+                drain.wait_for_batches(1)
+            case "Connect's server":
+                assert self._connect is not None
+                self._connect.kill()
+                wait_until(lambda: drain.ended is not None, "the drain continues without Spark")
+                start([self._connect])
             case "the source":
                 self._kill_part(drain, drain.source())
             case _:
@@ -160,6 +229,15 @@ class Campaign:
         if ends:
             wait_until(lambda: drain.ended is not None, f"the drain continues without process {process}")
 
+    def _kill_driver(self, drain: DrainProcess) -> None:
+        """Kill the driver alone: its Java has to end as well."""
+        assert drain.process is not None
+        java = drain.java()
+        end_process(drain.process.pid)
+        drain.stops.release()
+        wait_until(lambda: java not in drain.members(), "Java runs on without its driver")
+        drain.kill()
+
     def _kill_services(self, number: int, drain: DrainProcess) -> None:
         if self._chance.random() < 0.5:  # inside the request that the drain was about to send
             drain.stops.release()
@@ -176,7 +254,7 @@ class Campaign:
         for drain in self.drains:
             if drain.process is None:
                 drain.start()
-        before = {drain.output: drain.batches() for drain in self.drains}
+        before = {str(drain.output): drain.batches() for drain in self.drains}
         wait_until(lambda: self._all_run() and self._committed_since(before), "a drain commits nothing")
 
     def _all_run(self) -> bool:
@@ -188,8 +266,8 @@ class Campaign:
                 self._start_again(drain)
         return True
 
-    def _committed_since(self, before: dict[Path, int]) -> bool:
-        return all(drain.batches() > before[drain.output] for drain in self.drains)
+    def _committed_since(self, before: dict[str, int]) -> bool:
+        return all(drain.batches() > before[str(drain.output)] for drain in self.drains)
 
     def _start_again(self, drain: DrainProcess) -> None:
         said = drain.said()
@@ -225,14 +303,44 @@ class Campaign:
     def running(self) -> Iterator[None]:
         """Run services and producers; kill what is left at the end."""
         with ExitStack() as closing:
-            for process in (*self.services, *self.drains):
+            if self._on == CLUSTER:
+                environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+                hosts = ("127.0.0.1", "127.0.0.2")
+                found = closing.enter_context(cluster(self._place, environment, hosts))
+                for drain in self.drains:
+                    drain.use_master(found.url)
+            for process in (*self.services, *self.drains, *([self._connect] if self._connect else [])):
                 closing.callback(process.kill)
-            start([*self.services])
+            start([*self.services, *([self._connect] if self._connect else [])])
             self._add_rules()
             for producer in self.producers:
                 producer.start()
                 closing.callback(producer.stop)
             yield
+
+
+class ConnectServer(Process):
+    """A server of Spark Connect, whose tasks stop where the drain's do."""
+
+    def __init__(self, place: Path, stops: Path) -> None:
+        port = free_port()
+        self.url = f"sc://127.0.0.1:{port}"
+        command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", MASTER, "--driver-java-options"]
+        command += [small_java.OPTIONS, "--conf", "spark.ui.enabled=false"]
+        command += ["--conf", f"spark.connect.grpc.binding.port={port}"]
+        command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
+        environment = {"PYSPARK_PYTHON": sys.executable, PLACE: str(stops), "SPARK_LOCAL_IP": "127.0.0.1"}
+        super().__init__(command, place / "connect.txt", environment)
+
+    def wait(self) -> None:
+        """Wait until it serves."""
+        wait_until(lambda: "Spark Connect server started" in self.said(), "Connect's server does not start")
+
+
+def _started(fits: Callable[[str], bool], chance: random.Random) -> int:
+    """Return one of the processes of this campaign whose command line fits; 0 for none."""
+    found = [each for each in descendants(os.getpid()) if fits(command_line(each))]
+    return chance.choice(found) if found else 0
 
 
 def run_campaign(
@@ -246,6 +354,9 @@ def run_campaign(
     consumers: bool = False,
     records: int = 0,
     memory_bytes: str | None = None,
+    on: str = LOCAL,
+    storage: Mapping[str, str] | None = None,
+    truncates: bool = False,
     catch_up: Callable[[Campaign], None] = Campaign.catch_up,
 ) -> Outcome:
     """Run one campaign in *place*. Raises AssertionError if a record is missing, stored twice or changed.
@@ -259,14 +370,27 @@ def run_campaign(
         module: the program that drains: `SPARK`, `ENGINE` for many short batches without Spark, or `STREAM`.
         consumers: let even a drain that is alone be a consumer.
         records: append at least this many, faster than usual.
+        on: the Spark, of `VICTIMS`.
+        storage: of a store that has the tables in the bucket `lake`; None for a disk.
+        truncates: let another program truncate.
         memory_bytes: limit of each service's memory, beyond which records are on its disk alone; None for the default.
         catch_up: called at the end: it ends the producers, and brings the drains to the end of the logs.
     """
     at_once = RECORDS_PER_APPEND * (4 if records else 1)
     campaign = Campaign(
-        place, module, services, drains, seed, consumers=consumers, at_once=at_once, memory_bytes=memory_bytes
+        place,
+        module,
+        services,
+        drains,
+        seed,
+        consumers=consumers,
+        at_once=at_once,
+        memory_bytes=memory_bytes,
+        on=on,
+        storage=storage,
+        truncates=truncates,
     )
-    victims = VICTIMS[module]
+    victims = VICTIMS[module, on]
     outcome = campaign.outcome
     with campaign.running():
         for number in range(kills):
@@ -276,11 +400,15 @@ def run_campaign(
             drain = campaign.drains[(number + number // len(victims)) % drains]
             # Each victim dies inside a step and at a random moment in turns.
             inside = (number + number // len(victims)) % 2 == 0
+            victim = victims[number % len(victims)]
             step = campaign.steps[(seed + number // 2) % len(campaign.steps)] if inside else None
-            campaign.kill(victims[number % len(victims)], step, drain)
+            if module == SPARK and (victim == "a slow task" or (inside and victim in IN_TASKS)):
+                step = FILES
+            campaign.kill(victim, step, drain)
         campaign.wait_for_records(records)
         catch_up(campaign)
-        outcome.records = check_once([drain.output for drain in campaign.drains], campaign.producers)
+        tables = [DeltaTable(str(drain.output), storage_options=drain.storage) for drain in campaign.drains]
+        outcome.records = check_once(tables, campaign.producers)
         outcome.recreated = sum(producer.recreated for producer in campaign.producers)
         outcome.batches = sum(drain.batches() for drain in campaign.drains)
         check_empty(campaign.producers)
@@ -299,12 +427,16 @@ def main() -> None:
     parser.add_argument("--memory-bytes", help="keep this much in the memory of a service, and the rest on its disk")
     parser.add_argument("--stream", action="store_true", help="run plain queries instead of drains (see stream_job)")
     parser.add_argument("--without-spark", action="store_true", help="run many short batches (--no-spark)")
+    parser.add_argument("--on", choices=(LOCAL, LOCAL_CLUSTER, CLUSTER, CONNECT), default=LOCAL)
+    parser.add_argument("--s3", action="store_true", help="keep the tables in a store")
+    parser.add_argument("--truncates", action="store_true", help="let another program truncate what may be unread")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     logger.info("seed %d", arguments.seed)
     begun = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="mrecordlog-campaign-") as place:
+    with ExitStack() as closing:
+        place = closing.enter_context(tempfile.TemporaryDirectory(prefix="mrecordlog-campaign-"))
         outcome = run_campaign(
             Path(place),
             arguments.kills,
@@ -315,6 +447,9 @@ def main() -> None:
             consumers=arguments.consumers,
             records=arguments.records,
             memory_bytes=arguments.memory_bytes,
+            on=arguments.on,
+            storage=closing.enter_context(s3_server(Path(place))) if arguments.s3 else None,
+            truncates=arguments.truncates,
         )
     if arguments.memory_bytes:
         print(f"up to {outcome.bytes_on_disk:,} bytes had left the memory of a service")

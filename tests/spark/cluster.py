@@ -13,7 +13,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,6 @@ import pyspark
 
 from tests.spark import small_java
 
-WORKERS = 2
 DEADLINE_SECONDS = 400
 """Only a test that fails waits this long."""
 
@@ -48,8 +47,10 @@ class Cluster:
 
 
 @contextmanager
-def cluster(place: Path, environment: dict[str, str]) -> Iterator[Cluster]:
-    """Start a master and two workers with their files in *place*; at the end, kill them and what they started."""
+def cluster(
+    place: Path, environment: dict[str, str], hosts: Sequence[str] = ("127.0.0.1", "127.0.0.1")
+) -> Iterator[Cluster]:
+    """Start a master, and workers at *hosts*, with files in *place*; at the end, kill them and what they started."""
     environment = environment | {
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",
@@ -59,19 +60,29 @@ def cluster(place: Path, environment: dict[str, str]) -> Iterator[Cluster]:
         "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
     }
     with ExitStack() as processes:
-        _daemon(processes, place / "master.txt", environment, "master.Master")
+        _daemon(processes, place / "master.txt", environment, "master.Master", "--host", hosts[0])
         url = wait_for(r"spark://127.0.0.1:\d+", place / "master.txt")
         workers = []
-        for number in range(WORKERS):
-            files = ["--cores", "1", "--memory", "1g", "--work-dir", str(place / f"worker-{number}"), url]
+        for number, host in enumerate(hosts):
+            files = [
+                "--host",
+                host,
+                "--cores",
+                "1",
+                "--memory",
+                "1g",
+                "--work-dir",
+                str(place / f"worker-{number}"),
+                url,
+            ]
             workers.append(_daemon(processes, place / f"worker-{number}.txt", environment, "worker.Worker", *files))
-        for number in range(WORKERS):
+        for number in range(len(hosts)):
             wait_for("Successfully registered with master", place / f"worker-{number}.txt")
         yield Cluster(url, tuple(workers), environment)
 
 
 def _daemon(processes: ExitStack, messages: Path, environment: dict[str, str], name: str, *arguments: str) -> int:
-    command = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1"]
+    command = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}"]
     command += ["--port", "0", "--webui-port", "0", *arguments]
     with open(messages, "wb") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file, env=environment, start_new_session=True)
@@ -81,7 +92,7 @@ def _daemon(processes: ExitStack, messages: Path, environment: dict[str, str], n
 
 def end(process: subprocess.Popen[bytes]) -> None:
     """Kill a process and everything it started."""
-    for pid in [*_descendants(process.pid), process.pid]:
+    for pid in [*descendants(process.pid), process.pid]:
         with suppress(ProcessLookupError):
             os.kill(pid, 9)
     process.wait(DEADLINE_SECONDS)
@@ -194,7 +205,8 @@ def _parent(process: int) -> int:
     return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def _descendants(process: int) -> list[int]:
+def descendants(process: int) -> list[int]:
+    """Return the processes that *process* has started, and those that these have."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

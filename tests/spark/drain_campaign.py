@@ -57,13 +57,23 @@ class Campaign:
         seed: int,
         partition_by: tuple[str, ...] = (),
         theirs: ThreadedService | None = None,
+        cuts: float = 0.5,
     ) -> None:
-        """Prepare it. theirs: what a drain of another name reads into the table; None for no other writers."""
+        """Prepare it.
+
+        Args:
+            service: what the drain reads.
+            place: of the disk.
+            seed: of all choices.
+            partition_by: the columns by which the table is partitioned.
+            theirs: what a drain of another name reads into the table; None for no other writers.
+            cuts: the part of the kills that are power cuts.
+        """
         (place / "lake").mkdir()
         self.service, self.table = service, place / "lake" / "table"
         self.medium, self.killer = Medium(place / "lake"), Killer()
         self.chance, self.outcome = random.Random(seed), Outcome()
-        self._partition_by = partition_by
+        self._partition_by, self._cuts = partition_by, cuts
         self._theirs, self._records_of_theirs = theirs, 0
         self._process: Draining | None = None
         self._appended: dict[str, int] = {}
@@ -85,7 +95,7 @@ class Campaign:
             if chance.random() < 0.6:
                 self.feed(queue, chance.randrange(1, 50))
         self.killer.arm(chance.choice(("before", "after")), chance.choice(list(STEPS)), chance.randrange(1, 4))
-        self.kill(chance.randrange(1, 4), cut=chance.random() < 0.5)
+        self.kill(chance.randrange(1, 4), cut=chance.random() < self._cuts)
         if self._appended and chance.random() < 0.1:
             self.drain()
             queue = chance.choice(sorted(self._appended))
@@ -203,6 +213,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     parser.add_argument("--partition-by", default="")
     parser.add_argument("--others", action="store_true", help="let others write to the table as well")
+    parser.add_argument("--cuts", type=float, default=0.5, help="the part of the kills that are power cuts")
     parser.add_argument("--sum-up-every", type=int, default=7, help="batches after which the table's log is summarized")
     arguments = parser.parse_args()
     print(f"seed {arguments.seed}", flush=True)
@@ -212,7 +223,9 @@ def main() -> None:
         service = ThreadedService(Path(place, "wal"))
         partition_by = tuple(filter(None, arguments.partition_by.split(",")))
         theirs = ThreadedService(Path(place, "theirs")) if arguments.others else None
-        campaign = Campaign(service, Path(place), seed=arguments.seed, partition_by=partition_by, theirs=theirs)
+        campaign = Campaign(
+            service, Path(place), seed=arguments.seed, partition_by=partition_by, theirs=theirs, cuts=arguments.cuts
+        )
         outcome = campaign.run(arguments.rounds, patch)
         for each in (service, theirs):
             if each is not None:

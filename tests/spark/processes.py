@@ -8,11 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 from urllib.request import urlopen
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from tests import warm
 from tests.serving import free_port
@@ -21,6 +24,11 @@ from tests.spark.stops import PLACE, Stops
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_SECONDS = 300.0
+STORE_SECONDS = 0.2
+"""A table in a store is looked at this often."""
+
+MASTER = "local[2,3]"
+ROOTED = {"PYTHONPATH": str(ROOT)}
 
 
 class Process:
@@ -28,7 +36,7 @@ class Process:
 
     def __init__(self, command: list[str], messages: Path, environment: dict[str, str] | None = None) -> None:
         self._command, self._messages = command, messages
-        self._environment = {**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})}
+        self._environment = {**os.environ, **ROOTED, **(environment or {})}
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -137,26 +145,41 @@ class DrainProcess(Process):
     """A drain that can be stopped before its steps.
 
     module: what to run instead of the drain itself: `stopping_drain` or `stream_job`. more: further arguments.
-    python: the Python of an environment with another Spark (see `versions`).
+    python: the Python of an environment with another Spark (see `versions`). master: of Spark. settings: of Spark.
+    storage: the options of the store that has the table.
     """
 
     def __init__(
         self,
         module: str,
         servers: dict[str, str],
-        output: Path,
+        output: Path | str,
         place: Path,
         *more: str,
         python: str = sys.executable,
+        master: str = MASTER,
+        settings: Mapping[str, str] | None = None,
+        storage: Mapping[str, str] | None = None,
     ) -> None:
         place.mkdir(parents=True, exist_ok=True)
-        self.output, self.stops = output, Stops(place / "stops")
+        self.output, self.storage, self.stops = output, dict(storage or {}), Stops(place / "stops")
         command = [python, "-m", module, "drain", "--every", "300ms", "--output", str(output), *more]
-        command += [] if "--no-spark" in more else ["--master", "local[2,3]"]
+        command += [] if "--no-spark" in more else ["--master", master]
         for name, url in servers.items():
             command += ["--server", f"{name}={url}"]
-        environment = {"SPARK_SUBMIT_OPTS": small_java.OPTIONS, PLACE: str(self.stops.place)}
-        super().__init__(command, place / "messages.txt", environment)
+        for name, value in self.storage.items():
+            command += ["--storage-option", f"{name}={value}"]
+        place_of_stops = {PLACE: str(self.stops.place)}
+        in_executors = {f"spark.executorEnv.{name}": each for name, each in {**ROOTED, **place_of_stops}.items()}
+        java = [
+            small_java.OPTIONS,
+            *(f"-D{name}={each}" for name, each in {**in_executors, **(settings or {})}.items()),
+        ]
+        super().__init__(command, place / "messages.txt", {"SPARK_SUBMIT_OPTS": " ".join(java), **place_of_stops})
+
+    def use_master(self, url: str) -> None:
+        """Run on this Spark from the next start on."""
+        self._command[self._command.index("--master") + 1] = url
 
     def start(self) -> None:
         """Start it; it stops nowhere until the campaign wants that."""
@@ -165,7 +188,12 @@ class DrainProcess(Process):
 
     def batches(self) -> int:
         """Return how many versions the table has, including those whose entries were deleted."""
-        entries = self.output / "_delta_log"
+        if self.storage:
+            time.sleep(STORE_SECONDS)
+            with suppress(DeltaError):
+                return DeltaTable(str(self.output), storage_options=self.storage).version()
+            return 0
+        entries = Path(self.output, "_delta_log")
         names = [path.stem for path in entries.glob("*.json")] if entries.exists() else []
         return max((int(name) for name in names if name.isdigit()), default=0)
 
@@ -199,11 +227,6 @@ class DrainProcess(Process):
         """Return the id of the data source's Python process."""
         return self._member(lambda line: "python_streaming_source_runner" in line)
 
-    def worker(self) -> int:
-        """Return the id of a process that runs tasks."""
-        daemons = {each for each, line in self.members().items() if "spark.daemon" in line}
-        return next((each for each in self.members() if _parent(each) in daemons), 0)
-
     def _member(self, fits: Callable[[str], bool]) -> int:
         return next((each for each, line in self.members().items() if fits(line)), 0)
 
@@ -230,10 +253,18 @@ def session_of(session: int) -> dict[int, str]:
             # After the name, which may contain anything: state, parent, group, session.
             state, _, _, number = (path / "stat").read_text().rpartition(")")[2].split()[:4]
             if int(number) == session and state not in "ZX":
-                found[int(path.name)] = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                found[int(path.name)] = command_line(int(path.name))
         except (OSError, ValueError):
             continue  # it has ended
     return found
+
+
+def command_line(process: int) -> str:
+    """Return the command line of *process*; "" if it has ended."""
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def wait_until(condition: Callable[[], bool], complaint: str) -> None:
@@ -242,13 +273,6 @@ def wait_until(condition: Callable[[], bool], complaint: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, complaint
         time.sleep(0.01)
-
-
-def _parent(process: int) -> int:
-    try:
-        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
 
 
 def _signal(process: int, number: signal.Signals) -> None:

@@ -29,6 +29,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from deltalake import DeltaTable
+
 from tests.faults.real_disk import MAKE, cut_power, image
 from tests.spark.processes import DrainProcess, Process, ServiceProcess, start, wait_until
 from tests.spark.producers import Producer, check_empty, check_once, left_in
@@ -158,7 +160,7 @@ def run_cuts(
             producer.end()
         wait_until(lambda: not left_in(producers), "the drain leaves records in the logs")
         outcome.batches, outcome.recreated = drain.batches(), sum(producer.recreated for producer in producers)
-        outcome.records = check_once([machines.table], producers)
+        outcome.records = check_once([DeltaTable(str(machines.table))], producers)
         check_empty(producers)
     return outcome
 

@@ -111,6 +111,17 @@ def test_positions_that_are_missing_are_not_committed(
     assert process.all() == 10
 
 
+def test_a_mark_that_another_drain_of_this_name_removed_is_made_again(service: ThreadedService, table: Path) -> None:
+    """One that runs for longer than a day finds the mark of the other unused, and removes it; the tables are one."""
+    first = Draining({"s": service}, table)
+    second = Draining({"s": service}, table)
+    for mark in (table / "_mrecordlog" / "drain").glob("mark-*"):
+        os.utime(mark, (time.time() - 2 * 86_400,) * 2)
+    first.output._drop_unused()
+    feed(service, 0, 10)
+    assert second.step() == 10
+
+
 def test_tasks_elsewhere_store_nothing(service: ThreadedService, table: Path, tmp_path: Path) -> None:
     """A task that does not see the driver's mark has another directory at this path, and writes nothing there."""
     feed(service, 0, 10)

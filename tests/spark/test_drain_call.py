@@ -52,6 +52,24 @@ def test_one_call_stores_what_the_logs_held(new_service: NewService, table: Path
     assert table_rows(table) == expected(q=10, r=5)
 
 
+def test_a_log_is_listed_as_a_whole_once(new_service: NewService, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever looks before a drain begins, and in its batches: with many queues, a listing is megabytes."""
+    services, listed, whole = {name: new_service() for name in "ab"}, list[str](), LogServer._whole
+
+    def counted(server: LogServer, *given: Any) -> None:
+        listed.append(server.name)
+        whole(server, *given)
+
+    monkeypatch.setattr(LogServer, "_whole", counted)
+    for name, service in services.items():
+        service.append(name, numbered(name, 0, 3))
+    servers = ",".join(f"{name}={each.url}" for name, each in services.items())
+    for subscribe in (None, ("a", "b")):
+        listed.clear()
+        drain(DrainOptions(servers, str(table), subscribe=subscribe), pause=no_pause)
+        assert sorted(listed) == ["a", "b"]
+
+
 def test_a_drain_that_keeps_running_ends_when_it_is_told_to(service: ThreadedService, table: Path) -> None:
     """Between two batches; what is new meanwhile is stored."""
     service.append("q", numbered("q", 0, 10))

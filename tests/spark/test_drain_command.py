@@ -123,7 +123,7 @@ def test_the_second_signal_interrupts_once_spark_has_started() -> None:
         (ConsumerNotOursError("it belongs to another reader"), 2),
         (ServerDownError("a", "http://h:1", "refused"), 5),
         (BatchFailedError("a task failed"), 1),
-        (ServersHeldError("all are held"), 1),
+        (ServersHeldError({"a": "it went back"}), 1),
         (SparkEndedError("Java was killed"), 1),
     ],
     ids=lambda each: type(each).__name__,
@@ -225,17 +225,17 @@ def test_a_table_of_an_earlier_version_is_refused_with_the_command_that_continue
 
 
 def test_progress_is_for_people_or_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    """A line has the records, the rate, and what is left; JSON has the same."""
-    progress = DrainProgress(2, 1_000, 250.5, {"a": 7}, {"b": "refused"}, {"c": "it went back"})
+    """A line has the records, the rows if there are fewer, the rate, and what is left; JSON has the same."""
+    progress = DrainProgress(2, 1_000, 900, 250.5, {"a": 7}, {"b": "refused"}, {"c": "it went back"})
     for as_json in (False, True):
         report, show = reporters(None, as_json=as_json)
         report("metrics: here")
         show(progress)
     assert capsys.readouterr().err.splitlines() == [
         "metrics: here",
-        "batch 2: 1,000 records, 250 records/s, lag: a 7; DOWN: b; HELD BACK: c",
+        "batch 2: 1,000 records into 900 rows, 250 records/s, lag: a 7; DOWN: b; HELD BACK: c",
         '{"message": "metrics: here"}',
-        '{"batch": 2, "records": 1000, "rate": 250, "lag": {"a": 7}, "down": {"b": "refused"}, '
+        '{"batch": 2, "records": 1000, "rows": 900, "rate": 250, "lag": {"a": 7}, "down": {"b": "refused"}, '
         '"held": {"c": "it went back"}}',
     ]
 

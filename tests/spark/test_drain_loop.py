@@ -16,7 +16,7 @@ import pytest
 from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.spark import drain_loop, surveying
-from mrecordlog_async.spark.connection import ServerDownError, ServiceConnection
+from mrecordlog_async.spark.connection import ServerDownError, ServiceConnection, ServiceRefusedError
 from mrecordlog_async.spark.consuming import ConsumerHolder, ConsumerNotOursError
 from mrecordlog_async.spark.drain_loop import Drain
 from mrecordlog_async.spark.log_server import LogServer, ReadTask
@@ -374,6 +374,35 @@ def test_that_a_log_went_back_is_accepted_once(new_service: NewService, table: P
     ]
 
 
+@pytest.mark.parametrize("ends", [False, True])
+def test_damage_that_a_plan_meets_is_not_an_outage(
+    new_service: NewService, table: Path, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    """The server responds, and no waiting helps: the others are stored, and the drain says what is damaged."""
+    services = {name: new_service() for name in "ab"}
+    for name, service in services.items():
+        feed(service, name, 0, 5)
+    drain_all(services, table)
+    for name, service in services.items():
+        feed(service, name, 5, 10)
+    plan = LogServer.plan
+
+    def damaged(server: LogServer, *given: Any) -> Any:
+        if server.name == "b":
+            raise ServiceRefusedError("b", 500, {"detail": "a segment is damaged", "code": "damaged"})
+        return plan(server, *given)
+
+    monkeypatch.setattr(LogServer, "plan", damaged)
+    process, steps = Draining(services, table), iter(range(3))
+    process.drain.follow(None if ends else 1.0, lambda: next(steps, None) is None, no_pause)
+    assert not process.drain.trouble.down
+    assert "a segment is damaged; `mrecordlog verify`" in process.drain.trouble.held["b"]
+    assert process.drain.left == {"a": 0, "b": None}
+    assert table_rows(table) == expected(a=10, b=5)
+    monkeypatch.undo()
+    assert drain_all(services, table) == 5
+
+
 @pytest.mark.parametrize("down", [False, True])
 def test_a_drain_whose_logs_are_all_held_back_fails(new_service: NewService, table: Path, down: bool) -> None:
     """One that keeps running, too; while a server is down, it waits for that."""
@@ -469,6 +498,34 @@ def test_servers_may_change_names_and_places(new_service: NewService, table: Pat
     assert table_rows(table) == expected(q=15, r=10)
 
 
+def test_two_names_of_a_log_share_its_consumer(
+    service: ThreadedService, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of them attaches last: it does not fence the other off, which is read."""
+    first, plain = threading.Event(), ConsumerHolder.attach
+
+    def attach(holder: ConsumerHolder, *given: Any) -> bool:
+        if holder._server.name == "b":
+            assert first.wait(60)
+        try:
+            return plain(holder, *given)
+        finally:
+            first.set()
+
+    service.call(service.log.create_queue("q", options=QueueOptions(keep="until_acknowledged")))
+    feed(service, "q", 0, 5)
+    monkeypatch.setattr(ConsumerHolder, "attach", attach)
+    process = Draining({"a": service, "b": service}, table, consumer="lake")
+    assert process.all() == 5
+    service.stop()
+    service.start()
+    first.clear()
+    feed(service, "q", 5, 10)
+    assert process.all() == 5
+    assert table_rows(table) == expected(q=10)
+    assert service.records() == {"q": []}
+
+
 def test_two_live_copies_of_a_log_are_held_back(new_service: NewService, table: Path, tmp_path: Path) -> None:
     """They would give different records the same positions."""
     one = new_service()
@@ -477,8 +534,9 @@ def test_two_live_copies_of_a_log_are_held_back(new_service: NewService, table: 
     two = new_service()
     two.go_back(tmp_path / "copy")
     process = Draining({"a": one, "b": two}, table)
-    assert process.all() == 0
-    assert "live copies" in process.drain.trouble.held["a"]
+    with pytest.raises(ServersHeldError, match=r"server 'a': .* live copies .*; server 'b': .* live copies"):
+        process.drain.follow(1.0, lambda: False, no_pause)
+    assert table_rows(table) == []
 
 
 # Servers that are away.
@@ -616,6 +674,32 @@ def test_of_two_drains_with_one_name_one_stops(service: ThreadedService, table: 
         process.step()
     assert table_rows(table) == expected(q=5)
     assert drain_all({"s": service}, table) == 0
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_two_names_of_drains_do_not_store_one_log(service: ThreadedService, table: Path, at_once: bool) -> None:
+    """The table would have each record twice. Other queues of the log are no conflict, and a drain can be dropped."""
+    feed(service, "q", 0, 5)
+    feed(service, "r", 0, 3)
+    a = Draining({"s": service}, table, name="a", truncate=False, includes="q".__eq__)
+    b: list[Draining] = []
+
+    def overtaken(tasks: Sequence[ReadTask], writer: RowWriter) -> list[WrittenFile]:
+        if at_once and not table_rows(table):
+            assert a.step() == 5
+        return in_process(tasks, writer)
+
+    if not at_once:
+        assert a.step() == 5
+    b.append(Draining({"s": service}, table, name="b", run=overtaken))
+    with pytest.raises(OutputRefusedError, match=r"the drain 'a' stores queue 'q' of the log .* start with --name a"):
+        b[0].step()
+    assert table_rows(table) == expected(q=5) and len(service.records()["q"]) == 5
+    assert drain_all({"s": service}, table, name="c", includes="r".__eq__) == 3
+    for name in "ac":
+        shutil.rmtree(table / "_mrecordlog" / name)
+    feed(service, "q", 5, 6)
+    assert drain_all({"s": service}, table, name="b") == 6, "what the other one had not released is read"
 
 
 def test_drains_with_other_names_share_a_table(new_service: NewService, table: Path) -> None:

@@ -40,10 +40,10 @@ def test_each_position_names_its_log(
     one.append("q", numbered("q", 0, 10))
     two.append("q", numbered("q", 0, 3))
     two.append("r", numbered("r", 0, 5))
-    drain(DrainOptions(f"a={one.url},b={two.url}", str(table), partition_by=("queue",), truncate=False))
+    drain(DrainOptions(f"a={one.url},b={two.url}", str(table), partition_by=("queue",), subscribe=("q",)))
     drain(DrainOptions(f"c={two.url}", str(table), name="second", subscribe=("r",)))
     found = shown(table, capsys)
-    assert (found["rows"], found["partition_by"], found["partitions"], found["earlier"]) == (23, ["queue"], 2, None)
+    assert (found["rows"], found["partition_by"], found["partitions"], found["earlier"]) == (18, ["queue"], 2, None)
     assert found["columns"]["payload"] == "binary" and found["bytes"] > 0
     logs = {each.log.inspection.public_id: each for each in (one, two)}
     first, second = found["drains"]["drain"], found["drains"]["second"]
@@ -53,12 +53,12 @@ def test_each_position_names_its_log(
         for each in first["logs"].values()
         for queue, (_, position) in each["queues"].items()
     }
-    assert ends == {("a", "q"): 10, ("b", "q"): 3, ("b", "r"): 5}
+    assert ends == {("a", "q"): 10, ("b", "q"): 3}
     (log,) = second["logs"].values()
     assert (log["server"], [*log["queues"]]) == ("c", ["r"])
     assert main(["lake", "show", str(table)]) == 0
     said = capsys.readouterr().out
-    assert "23 rows in" in said and "2 partitions by queue" in said and "drain 'second', up to batch 1:" in said
+    assert "18 rows in" in said and "2 partitions by queue" in said and "drain 'second', up to batch 1:" in said
     assert "'q' (id " in said and "up to position 9" in said
 
 

@@ -105,7 +105,7 @@ def test_odd_names_and_several_drains_share_a_table(
     assert second.step() == 0
     process = Draining({"s": service}, table, storage_options=store)
     process.output.load()
-    assert [state.onto for state, _ in process.output._committed()] == [0]
+    assert [state.onto for _, state, _ in process.output._committed()] == [0]
 
 
 def test_a_store_that_is_away_is_one_sentence(service: ThreadedService, store: dict[str, str], table: str) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
 
 from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.spark.delta_output import DeltaOutput
-from mrecordlog_async.spark.drain_call import DrainOptions, drain
+from mrecordlog_async.spark.drain_call import DrainOptionError, DrainOptions, drain
 from mrecordlog_async.spark.drain_loop import Drain
-from mrecordlog_async.spark.output import BatchFailedError, OutputRefusedError
+from mrecordlog_async.spark.log_server import ReadTask
+from mrecordlog_async.spark.output import BatchFailedError, OutputRefusedError, WrittenFile
 from mrecordlog_async.spark.runners import on_spark, parallelism, schema_after, transformed
 from mrecordlog_async.spark.server_set import ServerSet
 from mrecordlog_async.spark.surveying import DrainSettings
@@ -61,16 +63,35 @@ def test_a_function_changes_rows(spark: SparkSession, service: ThreadedService, 
     output.close()
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda rows: rows.select("absent"), "`absent`"),
+        (lambda rows: rows.absent, "absent"),
+        (lambda rows: None, "NoneType"),
+        (lambda rows: rows.schema["absent"], "absent"),
+    ],
+)
+def test_a_function_that_cannot_be_applied_is_a_wrong_setting(
+    spark: SparkSession, service: ThreadedService, table: Path, change: Any, says: str
+) -> None:
+    """Such as one that names a column that no row has: the sentence says so, and no table is created."""
+    service.append("q", numbered("q", 0, 5))
+    with pytest.raises(DrainOptionError, match=f"--transform cannot be applied to the rows of a log: .*{says}"):
+        drain(DrainOptions(service.url, str(table), transform=change), spark)
+    assert not table.exists() and len(service.records()["q"]) == 5
+
+
 def test_a_failed_task_is_one_sentence(spark: SparkSession, service: ThreadedService, table: Path) -> None:
     """Spark's pages about it are not shown; a refusal of the output stays one."""
     service.append("q", numbered("q", 0, 100))
-    process = Draining({"s": service}, table, run=on_spark(spark))
-    process.drain.step()
-    service.append("q", numbered("q", 100, 200))
-    output = process.output
-    (table / output._mark).unlink()
+
+    def elsewhere(tasks: Sequence[ReadTask], writer: Any) -> list[WrittenFile]:
+        (table / writer.mark).unlink()
+        return on_spark(spark)(tasks, writer)
+
     with pytest.raises(OutputRefusedError, match="is not the directory that the driver sees") as refused:
-        process.step()
+        Draining({"s": service}, table, run=elsewhere).step()
     assert "\n" not in str(refused.value)
 
     def broken(rows: DataFrame) -> DataFrame:
