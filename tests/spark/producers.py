@@ -23,6 +23,8 @@ from mrecordlog_async.spark.log_server import LogServer, Patience
 
 RECORDS_PER_APPEND = 40
 APPENDS_PER_SECOND = 10
+TRUNCATED_PART = 0.003
+"""Part of the appends after which another program truncates: more often, hardly any batch would find its records."""
 QUEUES = 6
 JOIN_SECONDS = 120.0
 
@@ -74,7 +76,7 @@ class Producer(threading.Thread):
                     self._delete_drained(queue)
                 else:
                     self._append(queue)
-                    if self._truncates and self._chance.random() < 0.05:
+                    if self._truncates and self._chance.random() < TRUNCATED_PART:
                         self._truncate(queue)
                 if self._recreates and not self._leaving and self._chance.random() < 0.05:
                     self._leaving = queue

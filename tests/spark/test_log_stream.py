@@ -13,11 +13,9 @@ import pytest
 from mrecordlog_async.model import FUTURE_SECONDS_MAX
 from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.protocol.bulk_schemas import QueuePlan, QueuePosition
-from mrecordlog_async.spark import log_stream
 from mrecordlog_async.spark.connection import ServerDownError
 from mrecordlog_async.spark.log_server import LogServer
 from mrecordlog_async.spark.losses import ForgetError, ServersHeldError, UnreadLossError
-from mrecordlog_async.spark.options import Options
 from tests.compatibility.pipeline import BATCH, READ, payloads
 from tests.compatibility.record import DATA, unpacked
 from tests.spark.conftest import NewService
@@ -27,61 +25,8 @@ from tests.spark.services import ThreadedService, numbered
 pytest.importorskip("pyspark.sql.streaming.datasource", exc_type=ImportError)
 
 
-class StreamQuery(Query):
-    """Plays Spark 4.2 and later."""
-
-    def _reader(self) -> Any:
-        return log_stream.LogStream42(Options.parse(self.options))
-
-
-class EarlierStreamQuery(EarlierQuery):
-    """Plays Spark 4.0 and 4.1."""
-
-    def __init__(self, servers: str, place: Path, **options: str) -> None:
-        super().__init__(servers, place, **options)
-        self.reader.stop()
-        self.reader = self._made()
-
-    def _made(self) -> Any:
-        return log_stream.StartlessLogStream(Options.parse(self.options))
-
-    def restart(self) -> None:
-        self.reader.stop()
-        self.reader = self._made()
-        if (newest := self._newest("offsets")) >= 0:
-            assert self.reader.partitions(self.end(newest), self.end(newest)) == []
-
-
 def feed(service: ThreadedService, queue: str, start: int, stop: int) -> None:
     service.append(queue, numbered(queue, start, stop))
-
-
-def test_a_stream_reads_everything_once(new_service: NewService) -> None:
-    """Within its limits, from several servers, and what is created later from its first record."""
-    a, b = new_service(), new_service()
-    feed(a, "q", 0, 50)
-    feed(b, "r", 0, 30)
-    query = StreamQuery(f"a={a.url},b={b.url}", maxRecordsPerTrigger="20")
-    query.drain()
-    assert query.batches >= 4
-    feed(a, "later", 0, 5)
-    feed(a, "q", 50, 60)
-    query.drain()
-    assert sorted(query.rows) == sorted(
-        [*rows_of("a", "q", 0, 60), *rows_of("b", "r", 0, 30), *rows_of("a", "later", 0, 5)]
-    )
-    assert not query.step()
-
-
-def test_a_run_ends_with_what_was_there_at_its_start(service: ThreadedService) -> None:
-    """`availableNow`: what is appended meanwhile belongs to the next run."""
-    feed(service, "q", 0, 20)
-    query = StreamQuery(service.url, maxRecordsPerTrigger="5")
-    query.restart()
-    query.reader.prepareForTriggerAvailableNow()
-    while query.step():
-        feed(service, "q", 20 + 5 * query.batches, 25 + 5 * query.batches)
-    assert query.rows == rows_of("default", "q", 0, 20)
 
 
 def test_a_run_that_ends_begins_where_the_checkpoint_does(service: ThreadedService) -> None:
@@ -90,9 +35,9 @@ def test_a_run_that_ends_begins_where_the_checkpoint_does(service: ThreadedServi
     service.call(service.log.create_consumer("q", "slow"))
     feed(service, "q", 0, 10)
     owner = "00000000-0000-0000-0000-000000000001"
-    consuming = StreamQuery(service.url, consumer="lake", consumerOwner=owner)
+    consuming = Query(service.url, consumer="lake", consumerOwner=owner)
     feed(service, "r", 0, 10)
-    placed = StreamQuery(service.url, subscribe="r", startingOffsets='{"default": {"r": 3}}')
+    placed = Query(service.url, subscribe="r", startingOffsets='{"default": {"r": 3}}')
     for start in (0, 10, 20):
         consuming.drain()
         placed.drain()
@@ -108,7 +53,7 @@ def test_a_run_that_ends_begins_where_the_checkpoint_does(service: ThreadedServi
 def test_a_batch_that_runs_again_has_the_same_records(service: ThreadedService, recreated: bool) -> None:
     """Although queues were added and records appended; also what is new in it."""
     feed(service, "q", 0, 10)
-    query = StreamQuery(service.url)
+    query = Query(service.url)
     query.step(die_before_commit=True)
     feed(service, "q", 10, 20)
     feed(service, "new", 0, 5)
@@ -128,7 +73,7 @@ def test_a_batch_that_runs_again_has_the_same_records(service: ThreadedService, 
 def test_records_that_a_batch_needs_again_are_missed(service: ThreadedService) -> None:
     """It fails, until it is accepted that they are lost."""
     feed(service, "q", 0, 10)
-    query = StreamQuery(service.url)
+    query = Query(service.url)
     query.step(die_before_commit=True)
     service.truncate("q", 3)
     with pytest.raises(UnreadLossError, match="positions 0 to 9 are no longer as planned: records before 4"):
@@ -139,58 +84,13 @@ def test_records_that_a_batch_needs_again_are_missed(service: ThreadedService) -
     assert query.rows == rows_of("default", "q", 0, 10)[4:]
 
 
-def test_truncate_follows_the_checkpoint(service: ThreadedService) -> None:
-    """What a batch has read stays until Spark has committed it."""
-    feed(service, "q", 0, 10)
-    query = StreamQuery(service.url, truncate="true")
-    query.step()
-    assert service.positions("q") == (0, 10)
-    feed(service, "q", 10, 15)
-    query.reader.latestOffset(query.committed, query.reader.getDefaultReadLimit())
-    assert service.positions("q") == (10, 15)
-    query.step(die_before_commit=True)
-    assert service.positions("q") == (10, 15)
-    query.drain()
-    assert not query.step()
-    assert service.positions("q") == (15, 15) and query.rows == rows_of("default", "q", 0, 15)
-
-
-def test_a_stream_may_be_a_consumer(service: ThreadedService) -> None:
-    """It acknowledges what the checkpoint has committed."""
-    service.call(service.log.create_queue("q", options=QueueOptions(keep="until_acknowledged")))
-    feed(service, "q", 0, 10)
-    owner = "00000000-0000-0000-0000-000000000001"
-    query = StreamQuery(service.url, consumer="lake", consumerOwner=owner)
-    query.drain()
-    assert not query.step()
-    assert service.positions("q") == (10, 10) and query.rows == rows_of("default", "q", 0, 10)
-
-
-@pytest.mark.parametrize("recreated", [False, True])
-def test_unread_records_of_a_deleted_queue_are_a_loss(service: ThreadedService, recreated: bool) -> None:
-    """The query fails until that is accepted."""
-    feed(service, "q", 0, 10)
-    query = StreamQuery(service.url)
-    query.step()
-    feed(service, "q", 10, 12)
-    service.delete("q")
-    if recreated:
-        feed(service, "q", 0, 2)
-    with pytest.raises(UnreadLossError, match="positions 10 to 11 were not stored"):
-        query.step()
-    query.options["failOnDataLoss"] = "false"
-    query.restart()
-    query.drain()
-    assert len(query.rows) == (12 if recreated else 10)
-
-
 def test_a_log_that_went_back_is_held_back(new_service: NewService, tmp_path: Path) -> None:
     """The others are read on; without any other, the query fails."""
     one, other = new_service(), new_service()
     feed(one, "q", 0, 10)
     one.keep_copy(tmp_path / "copy")
     feed(one, "q", 10, 20)
-    query, alone = StreamQuery(f"a={one.url},b={other.url}"), StreamQuery(f"a={one.url}")
+    query, alone = Query(f"a={one.url},b={other.url}"), Query(f"a={one.url}")
     query.step()
     alone.step()
     one.go_back(tmp_path / "copy")
@@ -211,7 +111,7 @@ def test_a_batch_that_runs_again_reads_no_log_that_went_back(
         options = options | {"consumerOwner": "00000000-0000-0000-0000-000000000001"}
     service.call(service.log.create_queue("q"))
     feed(service, "other", 0, 3)
-    query = StreamQuery(service.url, **options)
+    query = Query(service.url, **options)
     query.step()
     feed(service, "q", 0, 10)
     service.keep_copy(tmp_path / "copy")
@@ -241,7 +141,7 @@ def test_a_batch_that_runs_again_reads_neither_of_two_live_copies(new_service: N
     """It is unknown which of them has its records."""
     one = new_service()
     feed(one, "q", 0, 10)
-    query = StreamQuery(f"a={one.url}")
+    query = Query(f"a={one.url}")
     query.step(die_before_commit=True)
     one.keep_copy(tmp_path / "copy")
     other = new_service()
@@ -259,7 +159,7 @@ def test_a_batch_that_runs_again_reads_neither_of_two_live_copies(new_service: N
 def test_rows_of_a_batch_that_runs_again_keep_the_name_of_their_server(service: ThreadedService) -> None:
     """Whatever its server is called now: a sink may have some of them already."""
     feed(service, "q", 0, 10)
-    query = StreamQuery(f"a={service.url}")
+    query = Query(f"a={service.url}")
     query.step(die_before_commit=True)
     query.options["servers"] = f"b={service.url}"
     query.restart()
@@ -272,7 +172,7 @@ def test_going_back_is_accepted_once_per_run(service: ThreadedService, tmp_path:
     feed(service, "q", 0, 10)
     service.keep_copy(tmp_path / "copy")
     feed(service, "q", 10, 20)
-    query = StreamQuery(service.url, acceptWentBack="true")
+    query = Query(service.url, acceptWentBack="true")
     query.step()
     service.go_back(tmp_path / "copy")
     while query.step():
@@ -295,7 +195,7 @@ def test_each_server_gets_a_share_of_a_batch(new_service: NewService) -> None:
         a, b = new_service(), new_service()
         feed(a, "q", 0, 100)
         feed(b, "r", 0, 1)
-        query = StreamQuery(f"a={a.url},b={b.url}", maxRecordsPerTrigger=str(limit))
+        query = Query(f"a={a.url},b={b.url}", maxRecordsPerTrigger=str(limit))
         for _ in range(2):
             query.step()
         feed(b, "r", 1, 4)
@@ -310,7 +210,7 @@ def test_a_log_that_goes_back_while_a_batch_is_planned(
 ) -> None:
     """The plan is made again from a new listing: otherwise its records would be those of another state of the log."""
     feed(service, "q", 0, 10)
-    query = StreamQuery(service.url)
+    query = Query(service.url)
     query.step()
     service.keep_copy(tmp_path / "copy")
     feed(service, "q", 10, 20)
@@ -347,7 +247,7 @@ def test_a_queue_that_is_deleted_while_its_start_is_looked_up(
 
     monkeypatch.setattr(LogServer, "positions_at", positions_at)
     start = datetime.now(UTC) + timedelta(seconds=FUTURE_SECONDS_MAX / 2)
-    query = StreamQuery(service.url, startingTimestamp=start.isoformat())
+    query = Query(service.url, startingTimestamp=start.isoformat())
     query.step()
     feed(service, "r", 5, 7)
     query.step()
@@ -360,7 +260,7 @@ def test_records_of_a_queue_that_was_seen_empty_are_missed(
     service: ThreadedService, is_read: bool, deleted: bool
 ) -> None:
     """What was seen empty is in the checkpoint, so what was removed from it unread is a loss."""
-    query = StreamQuery(service.url)
+    query = Query(service.url)
     if is_read:
         feed(service, "q", 0, 5)
         query.step()
@@ -379,7 +279,7 @@ def test_records_of_a_queue_that_was_seen_empty_are_missed(
 def test_a_queue_that_was_seen_empty_does_not_end_the_wait_for_more(service: ThreadedService) -> None:
     """A batch with fewer records than minRecordsPerTrigger waits, even if one of its queues is new."""
     feed(service, "q", 0, 3)
-    query = StreamQuery(service.url, minRecordsPerTrigger="5", maxTriggerDelay="600")
+    query = Query(service.url, minRecordsPerTrigger="5", maxTriggerDelay="600")
     assert not query.step()
     service.call(service.log.create_queue("x"))
     assert not query.step()
@@ -390,7 +290,7 @@ def test_a_queue_that_was_seen_empty_does_not_end_the_wait_for_more(service: Thr
 def test_positions_that_are_missing_do_not_end_the_wait_for_more(service: ThreadedService) -> None:
     """A gap is not a backlog."""
     feed(service, "q", 0, 100)
-    query = StreamQuery(service.url, minRecordsPerTrigger="50", maxTriggerDelay="600")
+    query = Query(service.url, minRecordsPerTrigger="50", maxTriggerDelay="600")
     assert query.step()
     service.append("q", numbered("q", 150, 151), 150)
     assert not query.step()
@@ -403,7 +303,7 @@ def test_a_start_that_had_to_be_moved_is_reported(service: ThreadedService, capl
     feed(service, "q", 0, 10)
     service.truncate("q", 6)
     start = '{"default": {"q": 3}}'
-    query = StreamQuery(service.url, startingOffsets=start, failOnDataLoss="false")
+    query = Query(service.url, startingOffsets=start, failOnDataLoss="false")
     query.step()
     assert query.rows == rows_of("default", "q", 7, 10)
     assert "queue 'q': position 3 is not in 7 to 10" in caplog.text
@@ -414,7 +314,7 @@ def test_a_stream_that_is_held_back_names_its_own_options(service: ThreadedServi
     feed(service, "q", 0, 10)
     service.keep_copy(tmp_path / "copy")
     feed(service, "q", 10, 20)
-    query = StreamQuery(service.url)
+    query = Query(service.url)
     query.step()
     service.go_back(tmp_path / "copy")
     with pytest.raises(ServersHeldError, match="acceptWentBack=true in Spark"):
@@ -436,7 +336,7 @@ def test_the_report_says_what_the_batch_leaves(new_service: NewService) -> None:
     one, two = new_service(), new_service()
     feed(one, "q", 0, 10)
     feed(two, "q", 0, 10)
-    query = StreamQuery(f"a={one.url},b={two.url}", maxRecordsPerTrigger="1")
+    query = Query(f"a={one.url},b={two.url}", maxRecordsPerTrigger="1")
     for _ in range(3):
         query.step()
         found = query.reader.reportLatestOffset()
@@ -455,9 +355,7 @@ def test_a_log_that_went_back_is_not_truncated_by_the_old_positions(
     feed(service, "q", 10, 20)
     options = {"acceptWentBack": "true", "truncate": "true"}
     query: Query | EarlierQuery = (
-        EarlierStreamQuery(service.url, tmp_path / "checkpoint", **options)
-        if earlier
-        else StreamQuery(service.url, **options)
+        EarlierQuery(service.url, tmp_path / "checkpoint", **options) if earlier else Query(service.url, **options)
     )
     query.step()
     service.go_back(tmp_path / "copy")
@@ -481,7 +379,7 @@ def test_a_server_that_is_down_fails_the_query_unless_it_is_skipped(new_service:
     feed(one, "q", 0, 5)
     feed(two, "r", 0, 5)
     servers = f"a={one.url},b={two.url}"
-    failing, skipping = StreamQuery(servers), StreamQuery(servers, failOnServerDown="false")
+    failing, skipping = Query(servers), Query(servers, failOnServerDown="false")
     failing.step()
     skipping.step()
     two.stop()
@@ -491,42 +389,6 @@ def test_a_server_that_is_down_fails_the_query_unless_it_is_skipped(new_service:
     skipping.step()
     assert sorted(skipping.rows) == sorted([*rows_of("a", "q", 0, 10), *rows_of("b", "r", 0, 5)])
     two.start()
-
-
-def test_spark_4_0_and_4_1_read_everything_once(service: ThreadedService, tmp_path: Path) -> None:
-    """They pass neither a start nor a limit: batches that run again, new and recreated queues, and truncate."""
-    feed(service, "q", 0, 50)
-    query = EarlierStreamQuery(service.url, tmp_path / "checkpoint", truncate="true", maxRecordsPerTrigger="10")
-    query.restart()
-    query.step(die_before_commit=True)
-    feed(service, "q", 50, 70)
-    feed(service, "new", 0, 5)
-    query.step()
-    assert query.rows == rows_of("default", "q", 0, 50)
-    while query.step():
-        pass
-    assert sorted(query.rows) == sorted([*rows_of("default", "q", 0, 70), *rows_of("default", "new", 0, 5)])
-    service.delete("new")
-    feed(service, "new", 0, 2)
-    query.restart()
-    assert query.step()
-    feed(service, "q", 70, 71)
-    assert query.step()
-    assert len(query.rows) == 78
-    assert service.positions("q")[0] == 70  # a batch is released with the next one
-
-
-def test_spark_4_0_and_4_1_report_a_queue_that_was_deleted_unread(service: ThreadedService, tmp_path: Path) -> None:
-    """The end of the last batch says how far it was read."""
-    feed(service, "q", 0, 5)
-    query = EarlierStreamQuery(service.url, tmp_path / "checkpoint")
-    query.restart()
-    query.step()
-    feed(service, "q", 5, 8)
-    service.delete("q")
-    query.restart()
-    with pytest.raises(UnreadLossError, match="positions 5 to 7"):
-        query.step()
 
 
 # Of earlier releases.
@@ -549,7 +411,7 @@ def test_a_plain_stream_goes_on(earlier: ThreadedService, place: Path, killed: b
     """It reads what it has not read, even a batch again that was planned and whose commit file is missing."""
     offsets = (place / "clicks" / "checkpoint" / "offsets").glob("[0-9]*")
     *_, before, last = (json.loads(path.read_text().splitlines()[2]) for path in sorted(offsets))
-    query = StreamQuery(f"a={earlier.url}", subscribe="clicks")
+    query = Query(f"a={earlier.url}", subscribe="clicks")
     query.committed, query.planned = (before, last) if killed else (last, None)
     query.drain()
     found: list[Row] = query.rows

@@ -10,7 +10,6 @@ import pytest
 from pyspark import cloudpickle
 
 from mrecordlog_async.protocol.bulk_schemas import QueuePlan
-from mrecordlog_async.spark import log_stream
 from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.log_server import LogServer, Patience
 from mrecordlog_async.spark.log_table import LogTable
@@ -141,11 +140,7 @@ def test_a_stream_begins_where_the_options_say(service: ThreadedService, given: 
     """At its first start; from then on its checkpoint says where it continues, and a new queue is read whole."""
     service.append("q", numbered("q", 0, 10))
 
-    class StreamQuery(Query):
-        def _reader(self) -> Any:
-            return log_stream.LogStream42(Options.parse(self.options))
-
-    query = StreamQuery(service.url, **given)
+    query = Query(service.url, **given)
     query.step()
     service.append("q", numbered("q", 10, 15))
     service.append("new", numbered("new", 0, 2))
