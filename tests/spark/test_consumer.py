@@ -14,7 +14,7 @@ from mrecordlog_async.model import ConsumerSummary
 from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.protocol.calls import ServiceCall
 from mrecordlog_async.spark import log_stream
-from mrecordlog_async.spark.consuming import ConsumerNotOursError, rule_of
+from mrecordlog_async.spark.consuming import ConsumerNotOursError
 from mrecordlog_async.spark.log_server import LogServer
 from tests.spark.query import Query, rows_of, through_json
 from tests.spark.services import ThreadedService, numbered
@@ -76,38 +76,6 @@ def test_streams_and_workers_share_a_queue(service: ThreadedService) -> None:
     assert sorted(lake.rows)[:12] == sorted(audit.rows)[:12] == rows_of("default", "q", 0, 12)
 
 
-def test_a_queue_has_the_consumer_before_the_stream_meets_it(service: ThreadedService) -> None:
-    """A rule gives it to new queues, so that a faster consumer cannot have their records dropped."""
-    lake = stream(service)
-    lake.drain()
-    shared(service, "later")
-    acknowledge_all(service, "later", "worker")
-    assert service.positions("later") == (0, 10)
-    lake.drain()
-    assert lake.rows == rows_of("default", "later", 0, 10)
-    assert service.positions("later") == (10, 10)
-
-
-@pytest.mark.parametrize(
-    ("names", "pattern", "rule"),
-    [
-        (None, None, "*"),
-        (None, ".*", "*"),
-        (None, r"orders-.*-v1\.0", "orders-*-v1.0"),
-        (None, r"orders-\d+", None),
-        (None, r"a\*.*", None),
-        (None, "a|b.*", None),
-        (None, "orders", None),
-        ({"orders"}, None, None),
-    ],
-)
-def test_a_rule_covers_exactly_what_is_subscribed(
-    names: set[str] | None, pattern: str | None, rule: str | None
-) -> None:
-    """A consumer on a queue that nobody reads would keep its records for ever."""
-    assert rule_of(names, pattern) == rule
-
-
 def test_another_owner_is_refused_until_it_takes_over(service: ThreadedService) -> None:
     """A new checkpoint on the same consumer is refused; after a take-over the earlier query ends."""
     shared(service, "q")
@@ -161,20 +129,6 @@ def test_a_checkpoint_ahead_of_the_consumer_acknowledges(service: ThreadedServic
     lake.options |= {"consumer": "lake", "consumerOwner": OWNER}
     lake.drain()
     assert (service.positions("q"), len(lake.rows)) == ((10, 10), 10)
-
-
-def test_a_restarted_service_is_attached_to_again(service: ThreadedService) -> None:
-    """Even if the service restarts in the middle of a trigger; the epochs of a killed log may be invalid."""
-    shared(service, "q")
-    lake = stream(service, serverWait="10")
-    lake.step()
-    epoch = consumers(service, "q")["lake"].epoch
-    service.stop()
-    service.start()
-    service.append("q", numbered("q", 10, 12))
-    assert lake.step() and lake.rows == rows_of("default", "q", 0, 12)
-    assert service.positions("q") == (10, 12)
-    assert consumers(service, "q")["lake"].epoch != epoch
 
 
 def test_a_batch_that_runs_again_attaches_first(service: ThreadedService) -> None:
@@ -257,18 +211,3 @@ def test_a_truncate_past_a_consumer_is_refused_and_said_once(
     acknowledge_all(service, "q", "worker")
     lake.drain()
     assert service.positions("q") == (10, 10)
-
-
-def test_acknowledging_frees_nothing_in_other_queues(
-    service: ThreadedService, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A queue that keeps records until they are truncated is read and acknowledged; a warning says what it keeps."""
-    service.append("q", numbered("q", 0, 10))
-    lake = stream(service)
-    lake.drain()
-    assert (service.positions("q"), consumers(service, "q")["lake"].position) == ((0, 10), 10)
-    (line,) = [one.getMessage() for one in caplog.records if one.name == "mrecordlog_async.spark"]
-    assert (
-        "acknowledging removes nothing from server 'default', queues 'q'" in line
-        and "--keep until_acknowledged" in line
-    )

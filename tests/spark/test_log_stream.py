@@ -70,20 +70,6 @@ def test_a_batch_that_runs_again_has_the_same_records(service: ThreadedService, 
         assert sorted(query.rows)[5:11] != [] and len(query.rows) == 25 + 6
 
 
-def test_records_that_a_batch_needs_again_are_missed(service: ThreadedService) -> None:
-    """It fails, until it is accepted that they are lost."""
-    feed(service, "q", 0, 10)
-    query = Query(service.url)
-    query.step(die_before_commit=True)
-    service.truncate("q", 3)
-    with pytest.raises(UnreadLossError, match="positions 0 to 9 are no longer as planned: records before 4"):
-        query.step()
-    query.options["failOnDataLoss"] = "false"
-    query.restart()
-    query.step()
-    assert query.rows == rows_of("default", "q", 0, 10)[4:]
-
-
 def test_a_log_that_went_back_is_held_back(new_service: NewService, tmp_path: Path) -> None:
     """The others are read on; without any other, the query fails."""
     one, other = new_service(), new_service()
