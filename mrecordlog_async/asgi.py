@@ -156,11 +156,6 @@ class LogApplication:
         self._dropped: set[asyncio.Task[object]] = set()
         self._dropping: asyncio.TimerHandle | None = None
 
-    @property
-    def service(self) -> Service | None:
-        """What the routes of the log share; None while no log is served."""
-        return None if self._app is None else self._app.service
-
     @asynccontextmanager
     async def serving(self, log: MultiRecordLog) -> AsyncIterator[None]:
         """Serve *log*, which the caller has opened and will close, until the end of the block."""

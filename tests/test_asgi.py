@@ -23,7 +23,7 @@ from mrecordlog_async.client import OutcomeUnknownError, RecordLogClient
 from tests.asgi import call_asgi
 from tests.cached_files import HangingDisk
 from tests.holder import Holder
-from tests.service.uvicorn_served import port_of, running
+from tests.service.uvicorn_served import port_of, running, service_of
 from tests.serving import free_port
 from tests.test_taking_the_log_over import starting
 
@@ -148,7 +148,7 @@ async def test_starlette_mounts_it_and_its_own_lifespan_opens_the_log(directory:
             assert refused.status == 401
         async with session.post(url + "/v1/queues/a/records", data=b"x" * 300_000, headers=headers) as stored:
             assert await stored.json() == {"position": 0, "records": 1, "duplicate": False}
-    assert wal.service is None
+    assert service_of(wal) is None
 
 
 async def test_requests_above_the_limit_of_connections_get_a_503(
@@ -158,11 +158,11 @@ async def test_requests_above_the_limit_of_connections_get_a_503(
     wal = LogApplication(ServiceOptions(connections=1))
     async with MultiRecordLog.open(directory, queues=["q"]) as log, wal.serving(log):
         polling = asyncio.create_task(call_asgi(wal, "/v1/queues/q/records", {}, headers=HOST, query_string=b"wait=60"))
-        while not (wal.service and wal.service.tails):
+        while not ((service := service_of(wal)) and service.tails):
             await asyncio.sleep(0.001)
         status, body = await call_asgi(wal, "/healthz", {}, headers=HOST)
         assert (status, b"connections" in body) == (503, True)
-        assert wal.service.problems == {503: 1}
+        assert service.problems == {503: 1}
         assert "requests are refused: too many connections" in caplog.text
         wal.begin_shutdown()
         assert (await polling)[0] == 200
@@ -206,7 +206,7 @@ async def test_a_request_whose_body_is_not_there_at_the_end_may_be_sent_again(di
     async with running(outer) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", port_of(server))
         writer.write(b"POST /wal/v1/queues/q/records HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\na")
-        while not (wal.service and wal.service.active):
+        while not ((service := service_of(wal)) and service.active):
             await asyncio.sleep(0.001)
         wal.begin_shutdown()
         response = await reader.read()

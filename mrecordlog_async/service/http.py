@@ -97,7 +97,9 @@ class HttpRequest:
             len(self.all(b"content-length")) > 1 or len(self.all(b"transfer-encoding")) > 1
         )
         is_number = length.isdigit() and len(length) <= LENGTH_DIGITS
-        if is_repeated or not is_number or (is_chunked and b"content-length" in self.headers):
+        # A proxy of HTTP/1.0 knows no chunks (RFC 9112, section 6.1).
+        has_another = is_chunked and (b"content-length" in self.headers or self.scope["http_version"] == "1.0")
+        if is_repeated or not is_number or has_another:
             raise closing(bad_request("the lengths of the body contradict each other", "bad_request"))
 
     def header(self, name: bytes) -> str | None:

@@ -19,20 +19,16 @@ from mrecordlog_async.fastapi import ServiceOptions, lifespan, log_of, mount
 from tests.asgi import call_asgi
 from tests.served import Served
 from tests.service import test_queues, test_records, test_tails
-from tests.service.uvicorn_served import Mounted, mounted, port_of, running
+from tests.service.uvicorn_served import Mounted, mounted, port_of, running, service_of
 
 pytestmark = pytest.mark.asyncio(loop_factories=["uvloop"])  # what uvicorn uses where it is installed
 
 RECORDS = "/v1/queues/q/records"
-OF_RAW_CONNECTIONS = {"test_connections_stay_or_end_as_the_client_says"}
-"""Tests of what uvicorn does here: they write to the socket, below no prefix."""
 
 for _module in (test_records, test_queues, test_tails):
     for _name, _test in vars(_module).items():
         if _name.startswith("test_") and "served" in inspect.signature(_test).parameters:
             globals().setdefault(_name, _test)
-for _name in OF_RAW_CONNECTIONS:
-    del globals()[_name]
 
 
 @pytest.fixture
@@ -307,7 +303,7 @@ async def test_a_body_that_never_arrives_does_not_hold_up_the_end(directory: Pat
         reader, writer = await asyncio.open_connection("127.0.0.1", port_of(server))
         writer.write(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nabc".encode())
         (mounted_api,) = app.state.mrecordlog_mounts
-        while not mounted_api.service.active:
+        while not ((service := service_of(mounted_api)) and service.active):
             await asyncio.sleep(0.001)
         mounted_api.begin_shutdown()  # as at SIGTERM
         mounted_api.begin_shutdown()
@@ -341,7 +337,7 @@ async def test_a_response_that_breaks_off_never_looks_whole(
         (mounted_api,) = app.state.mrecordlog_mounts
         if dropped:
             mounted_api.begin_shutdown()
-        while mounted_api.service.active:
+        while (service := service_of(mounted_api)) and service.active:
             await asyncio.sleep(0.01)
         taken = b""
         while piece := await reader.read(1 << 20):

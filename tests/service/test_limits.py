@@ -377,56 +377,12 @@ async def test_a_tail_on_a_log_that_fails_ends_with_an_event(directory: Path) ->
             assert response.count(b"HTTP/1.1") == 1
 
 
-async def test_an_error_after_the_head_cuts_the_connection(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a status can no longer report is reported by a response that is not whole."""
-
-    def broken(*_: Any) -> Any:
-        yield bytes(300_000)
-        raise ValueError("a mistake")
-
-    from mrecordlog_async.service import formats
-
-    await served.log.append_record("q", None, bytes(1_000_000))
-    monkeypatch.setitem(formats._BY_TYPE, "application/x-ndjson", formats.Format(broken))
-    async with raw(served) as connection:
-        await connection.send(b"GET /v1/queues/q/records HTTP/1.1\r\nHost: x\r\n\r\n")
-        try:
-            response = await connection.reader.read()
-        except ConnectionError:
-            return
-        assert response.count(b"HTTP/1.1") <= 1
-        assert not response.endswith(b"0\r\n\r\n")
-
-
 async def test_a_queue_without_positions_left_is_not_worth_a_retry(served: Served) -> None:
     """409 without Retry-After: waiting does not help."""
     assert (await served.call("POST", f"{RECORDS}?position={2**63 - 2}", b"last")).status == 200
     response = await served.call("POST", RECORDS, b"more")
     assert (response.status, response.json()["code"], response.json()["resource"]) == (409, "log_full", "positions")
     assert "Retry-After" not in response.headers
-
-
-@pytest.mark.parametrize(
-    ("sent", "status"),
-    [
-        (HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n", 415),
-        (
-            b'POST /v1/queues/q/truncate HTTP/1.1\r\nHost: x\r\nContent-Length: 27\r\n\r\n{"position":0,"position":1}',
-            400,
-        ),
-        (b"NOT HTTP\r\n\r\n", 400),
-    ],
-    ids=["gzip, chunked", "a member twice", "no HTTP"],
-)
-async def test_what_may_mean_two_things_is_refused(served: Served, sent: bytes, status: int) -> None:
-    """Each ambiguous request gets a problem document."""
-    await served.log.append_records("q", None, [b"a", b"b"])
-    async with raw(served) as connection:
-        await connection.send(sent)
-        head = await connection.reader.readuntil(b"\r\n\r\n")
-        assert int(head.split()[1]) == status
-        assert b"application/problem+json" in head
-    assert served.log.first_position("q") == 0
 
 
 async def test_responses_name_their_type_and_not_their_software(served: Served) -> None:

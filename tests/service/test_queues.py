@@ -144,7 +144,17 @@ async def test_truncate_of_another_incarnation_is_refused(served: Served) -> Non
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"{}", b"[]", b'{"position":-1}', b'{"position":9223372036854775808}', b'{"position":"1"}', b"\xff"]
+    "body",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b'{"position":-1}',
+        b'{"position":9223372036854775808}',
+        b'{"position":"1"}',
+        b"\xff",
+        b'{"position":0,"position":1}',
+    ],
 )
 async def test_truncate_with_a_body_that_makes_no_sense_is_400(served: Served, body: bytes) -> None:
     """A body is checked against its type, and the response says what is wrong with it."""

@@ -388,40 +388,18 @@ async def test_many_callers_share_syncs(served: Served) -> None:
     assert served.log.stats().syncs - before < 5
 
 
-@pytest.mark.parametrize(
-    ("version", "header", "stays"),
-    [
-        (b"1.1", b"", True),
-        (b"1.1", b"Connection: close\r\n", False),
-        (b"1.0", b"", False),
-        (b"1.0", b"Connection: keep-alive\r\n", True),
-    ],
-)
-async def test_connections_stay_or_end_as_the_client_says(
-    served: Served, version: bytes, header: bytes, stays: bool
-) -> None:
-    """Responses to appends, written as one buffer, keep the rules of HTTP."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
-    head = b"POST %s HTTP/%s\r\nHost: x\r\n%sContent-Length: 1\r\n\r\n" % (RECORDS.encode(), version, header)
-    writer.write(head + b"a" + (head + b"b" if stays else b""))
-    responses = b""
-    while responses.count(b'"duplicate":false}') < 1 + stays:
-        responses += await reader.read(1_000)
-    assert responses.count(b"HTTP/") == 1 + stays
-    assert stays or await reader.read() == b""
-    writer.close()
-
-
 async def test_a_client_that_sends_and_never_reads_is_dropped(directory: Path) -> None:
     """Responses that the client does not read do not accumulate without end."""
-    async with serving(directory, ServiceOptions(write_seconds=0.2)) as served:
-        await served.log.create_queue("q")
+    async with serving(directory, queues=["q"]) as served:
         await served.log.append_record("q", None, b"x" * 60_000)
         _, writer = await asyncio.open_connection("127.0.0.1", served.port, limit=1)
-        request = b"GET %s?limit=1 HTTP/1.1\r\nHost: x\r\n\r\n" % RECORDS.encode()
-        with pytest.raises(ConnectionError):
-            while True:
-                writer.write(request * 100)
-                await writer.drain()
-                await asyncio.sleep(0)
+        writer.write(b"GET %s?limit=1 HTTP/1.1\r\nHost: x\r\n\r\n" % RECORDS.encode() * 1_000)
+        connections = served.connections
+        while not any(one.paused for one in connections.known.values()):
+            await asyncio.sleep(0.001)
+        (one,) = connections.known.values()
+        connections.sweep(one.paused + 29.9)
+        assert connections.counts.cut == 0
+        connections.sweep(one.paused + 30)
+        assert connections.counts.cut == 1
         writer.transport.abort()

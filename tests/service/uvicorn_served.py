@@ -13,7 +13,9 @@ import aiohttp
 import uvicorn
 from fastapi import FastAPI
 
+from mrecordlog_async.asgi import LogApplication
 from mrecordlog_async.fastapi import ServiceOptions, lifespan, mount
+from mrecordlog_async.service.service import Service
 from tests.served import Served
 
 PREFIX = "/wal"
@@ -51,6 +53,11 @@ def port_of(server: uvicorn.Server) -> int:
     return port
 
 
+def service_of(application: LogApplication) -> Service | None:
+    """Return what the routes of its log share; None while it serves none."""
+    return None if application._app is None else application._app.service
+
+
 @asynccontextmanager
 async def mounted(directory: Path, options: ServiceOptions | None = None, **log_options: Any) -> AsyncIterator[Mounted]:
     """Serve *directory* below a path of a FastAPI application, as `tests.serving.serving` does at the root."""
@@ -59,4 +66,6 @@ async def mounted(directory: Path, options: ServiceOptions | None = None, **log_
     (bridge,) = app.state.mrecordlog_mounts
     async with running(app) as server, aiohttp.ClientSession() as session:
         connections: Any = None  # they are uvicorn's
-        yield Mounted(bridge.service, connections, port_of(server), session)
+        service = service_of(bridge)
+        assert service is not None
+        yield Mounted(service, connections, port_of(server), session)
