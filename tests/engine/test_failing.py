@@ -210,7 +210,7 @@ async def test_failed_sync_of_the_timer_is_logged_at_once(directory: Path, caplo
     """The program's log has it once, with cause, queues and what to do; the next call reports it too."""
     disk = FailingSyncs()
     log = await with_unsynced_records(directory, FAR, disk)
-    log._engine.writer._upkeep.timers._on_sync()  # the interval is over
+    log._engine.writer._upkeep._on_sync()  # the interval is over
     await failed(log)
     [entry] = [entry for entry in caplog.records if entry.levelno >= logging.ERROR]
     assert entry.name == "mrecordlog_async"

@@ -28,7 +28,7 @@ from mrecordlog_async.engine import open_async
 from mrecordlog_async.engine.commit import upkeep
 from mrecordlog_async.engine.commit.dead_segments import DeadSegments
 from mrecordlog_async.engine.commit.disk_space import Spare
-from mrecordlog_async.engine.commit.upkeep import Timers
+from mrecordlog_async.engine.commit.upkeep import Timer
 from mrecordlog_async.engine.intake.commands import AppendGroup
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
@@ -644,10 +644,10 @@ class Clock:
 def test_interval_counts_from_the_oldest_unsynced_batch() -> None:
     """A steady flow of batches does not postpone the sync: the running timer is kept."""
     clock: Any = Clock()
-    timers = Timers(clock, lambda: None)
+    timer = Timer(clock, lambda: None)
     for _ in range(10):
-        timers.arm_sync(0.3)
+        timer.arm(0.3)
     assert (clock.set, clock.cancelled) == ([0.3], 0)
-    timers._on_sync()
-    timers.arm_sync(0.3)
+    timer._ring()
+    timer.arm(0.3)
     assert clock.set == [0.3, 0.3]

@@ -44,7 +44,7 @@ async def test_a_damaged_mark_does_not_hide_later_batches(
         await log.sync()
         begin = log._engine.opened.journal.end.offset
         monkeypatch.setattr(upkeep, "MARK_SECONDS", 0.0)  # not before `begin` is known
-        log._engine.writer._upkeep.timers._on_mark()
+        log._engine.writer._upkeep._on_mark()
         while log._engine.opened.journal.end.offset == begin:
             await asyncio.sleep(0.001)
         end = log._engine.opened.journal.end.offset

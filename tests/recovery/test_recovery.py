@@ -179,7 +179,7 @@ async def test_last_batch_is_known_as_durable_after_the_mark(
         await log.append_record("q", None, b"precious")
         size = log.resource_usage().disk_written_bytes
         monkeypatch.setattr(upkeep, "MARK_SECONDS", 0.0)  # not before the size is known
-        log._engine.writer._upkeep.timers._on_mark()
+        log._engine.writer._upkeep._on_mark()
         while log.resource_usage().disk_written_bytes == size:
             await asyncio.sleep(0.001)
         damage.copy(directory, crashed)

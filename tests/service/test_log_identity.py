@@ -43,7 +43,7 @@ async def test_the_state_changes_only_when_something_does(served: Served, monkey
     await served.log.append_record("q", None, b"a")
     before = (await served.call("GET", "/v1/queues")).json()["at"]
     monkeypatch.setattr(upkeep, "MARK_SECONDS", 0.0)
-    served.log._engine.writer._upkeep.timers._on_mark()
+    served.log._engine.writer._upkeep._on_mark()
     while served.log.inspection.durable_batch == before["batch"]:  # until the log has marked its end
         await served.log.sync()
         await served.service.wait_for_shutdown(0.01)

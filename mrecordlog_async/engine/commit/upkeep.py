@@ -1,7 +1,7 @@
 """The writer's work between batches: the spare, dead segments, timed syncs, the idle mark, the process's heap.
 
 None of it changes the outcome of a call, so all of it can wait. The writer has the log's thread take its steps, one at
-a time, never while a batch is being stored. `Timers` wakes the writer for what is due later.
+a time, never while a batch is being stored. A `Timer` wakes the writer for what is due later.
 """
 
 from __future__ import annotations
@@ -66,6 +66,30 @@ class LogParts:
     set_aside: SetAside
 
 
+class Timer:
+    """Calls back once after a time. Arming it again while it runs does nothing."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
+        self._loop = loop
+        self._callback = callback
+        self._handle: asyncio.TimerHandle | None = None
+
+    def arm(self, seconds: float) -> None:
+        """Call back after *seconds*, unless it runs."""
+        if self._handle is None:
+            self._handle = self._loop.call_later(seconds, self._ring)
+
+    def cancel(self) -> None:
+        """Do not call back."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _ring(self) -> None:
+        self._handle = None
+        self._callback()
+
+
 class Upkeep:
     """Maintains the journal between batches, for the writer that owns it.
 
@@ -101,7 +125,11 @@ class Upkeep:
         self._counters = parts.counters
         self._loop = asyncio.get_running_loop()
         self._sync_seconds = sync_seconds
-        self.timers = Timers(self._loop, parts.admission.wake)
+        self._mark_due = self._sync_due = False
+        self._last_batch = self._loop.time()
+        self._mark_timer = Timer(self._loop, self._on_mark)
+        self._sync_timer = Timer(self._loop, self._on_sync)
+        self._retry_timer = Timer(self._loop, self.retry_parked)
         self._new_segment: asyncio.Future[bool] | None = None  # somebody waits for it
         self._is_over = False
 
@@ -119,9 +147,8 @@ class Upkeep:
 
     def is_due(self) -> bool:
         """Return whether there is something to do now, without a batch before it."""
-        timers = self.timers
         is_asked = self._new_segment is not None or bool(self._journal.space.unfreed)
-        return is_asked or timers.mark_due or timers.sync_due
+        return is_asked or self._mark_due or self._sync_due
 
     def may_be_due(self) -> bool:
         """Return whether the last batch may have left something to do; False after most that only append."""
@@ -134,17 +161,18 @@ class Upkeep:
     def arm(self) -> None:
         """Set the timers for what is due later."""
         if self._wants_mark():
-            self.timers.arm_mark()
+            self._mark_timer.arm(MARK_SECONDS)
         if self._sync_seconds is not None and not self._journal.all_synced:
-            self.timers.arm_sync(self._sync_seconds)
+            self._sync_timer.arm(self._sync_seconds)
 
     def arm_retry(self) -> None:
         """Have appends that wait for disk space tried again in a while."""
-        self.timers.arm_retry(self.retry_parked)
+        self._retry_timer.arm(RETRY_SECONDS)
 
     def stop(self) -> None:
         """Do nothing later: the writer ends."""
-        self.timers.cancel()
+        for timer in (self._mark_timer, self._sync_timer, self._retry_timer):
+            timer.cancel()
         self._is_over = True
         if self._new_segment is not None:
             self._new_segment.cancel()
@@ -157,7 +185,7 @@ class Upkeep:
 
     def batch_stored(self, result: CommitResult, batch: Plan) -> None:
         """Note and count a batch of calls. One that may have used the reserve does not prove that there is space."""
-        self.timers.last_batch = self._loop.time()
+        self._last_batch = self._loop.time()
         self._marked = False
         self._only_appended = not (result.rolled or batch.removals or batch.more_table_bytes)
         if batch.reserve is Reserve.NOTHING:
@@ -175,8 +203,8 @@ class Upkeep:
             waiter, self._new_segment = self._new_segment, None
             if not waiter.done():
                 waiter.set_result(is_begun)
-        if self.timers.sync_due:
-            self.timers.sync_due = False
+        if self._sync_due:
+            self._sync_due = False
             if not journal.all_synced:
                 self.count_sync((yield journal.sync))
         if journal.space.complete or self._early_roll or self._queues.pins.oldest() is None:
@@ -186,8 +214,8 @@ class Upkeep:
         if worth_trimming(self.freed_bytes, self._queues.memory_bytes) and not self._admission.has_pending():
             self.freed_bytes = 0
             yield trim_heap
-        if self.timers.mark_due:
-            self.timers.mark_due = False
+        if self._mark_due:
+            self._mark_due = False
             if self._wants_mark():
                 self._marked = True
                 result = yield partial(journal.commit_mark, self._queues.pins.oldest())
@@ -310,67 +338,21 @@ class Upkeep:
 
     def retry_parked(self) -> None:
         """Let appends that wait for disk space try again."""
-        self.timers.cancel_retry()
+        self._retry_timer.cancel()  # the calls are tried now
         self._admission.unpark()
-
-
-class Timers:
-    """The writer's timers: each sets a flag and wakes the writer, which does the work. Times are the loop's, monotonic.
-
-    mark_due, sync_due: it is time; the writer resets them. last_batch: the time when the last batch was stored.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], object]) -> None:
-        self.mark_due = False
-        self.sync_due = False
-        self.last_batch = loop.time()
-        self._loop = loop
-        self._wake = wake
-        self._mark: asyncio.TimerHandle | None = None
-        self._sync: asyncio.TimerHandle | None = None
-        self._retry: asyncio.TimerHandle | None = None
-
-    def arm_mark(self) -> None:
-        """Set `mark_due` once no batch was stored for `MARK_SECONDS`."""
-        if self._mark is None:
-            self._mark = self._loop.call_later(MARK_SECONDS, self._on_mark)
-
-    def arm_sync(self, seconds: float) -> None:
-        """Set `sync_due` after *seconds*."""
-        if self._sync is None:
-            self._sync = self._loop.call_later(seconds, self._on_sync)
-
-    def arm_retry(self, callback: Callable[[], None]) -> None:
-        """Call *callback* after `RETRY_SECONDS`."""
-        if self._retry is None:
-            self._retry = self._loop.call_later(RETRY_SECONDS, callback)
-
-    def cancel_retry(self) -> None:
-        """Cancel the retry: the calls are being tried already."""
-        if self._retry is not None:
-            self._retry.cancel()
-            self._retry = None
-
-    def cancel(self) -> None:
-        """Cancel every timer."""
-        for timer in (self._mark, self._sync, self._retry):
-            if timer is not None:
-                timer.cancel()
 
     def _on_mark(self) -> None:
         # One timer serves all batches: while they keep coming it is set again, instead of once per batch.
-        quiet = self._loop.time() - self.last_batch
-        if quiet < MARK_SECONDS:
-            self._mark = self._loop.call_later(MARK_SECONDS - quiet, self._on_mark)
+        left = self._last_batch + MARK_SECONDS - self._loop.time()
+        if left > 0:
+            self._mark_timer.arm(left)
         else:
-            self._mark = None
-            self.mark_due = True
-            self._wake()
+            self._mark_due = True
+            self._admission.wake()
 
     def _on_sync(self) -> None:
-        self._sync = None
-        self.sync_due = True
-        self._wake()
+        self._sync_due = True
+        self._admission.wake()
 
 
 def worth_trimming(freed_bytes: int, retained_bytes: int) -> bool:
