@@ -506,8 +506,12 @@ class DeltaOutput:
 
         Of two that begin at once, the second commit meets the positions of the first.
         """
-        for name, other, _ in self._committed():
-            for log, theirs in other.logs.items() if name != self.name else ():
+        for name, content, _ in self._committed():
+            try:
+                logs = DrainState.decode(content).logs if name != self.name else {}
+            except StateError:
+                continue  # that drain is refused for this
+            for log, theirs in logs.items():
                 ours = {each.id for each in state.logs[log].queues.values()} if log in state.logs else set()
                 queue = next((queue for queue, each in theirs.queues.items() if each.id in ours), None)
                 if queue is not None:
@@ -651,7 +655,8 @@ class DeltaOutput:
     def _is_proof_left(self) -> bool:
         """Return whether a drain of this table has not seen all entries, and needs old ones to judge the others."""
         table, lowest = self._table, self._table.version()
-        for _, state, absent in self._committed():
+        for _, content, absent in self._committed():
+            state = DrainState.decode(content)
             lowest = min(lowest, state.onto)
             is_stopped = 2 * RENEW_SECONDS < absent < ABSENT_SECONDS  # one that runs would have stored it again
             if is_stopped and state.witness and not has_file(table, state.witness):
@@ -662,15 +667,15 @@ class DeltaOutput:
         self._read_to = table.version()
         return lowest < self._restored
 
-    def _committed(self) -> Iterator[tuple[str, DrainState, float]]:
-        """Yield each drain of this table, what it has stored, and for how many seconds that has been so."""
+    def _committed(self) -> Iterator[tuple[str, bytes, float]]:
+        """Yield each drain of this table, its positions, and for how many seconds they have been so."""
         for name in self.files.directories(OWN):
             number = self._table.transaction_version(f"{MARK}/{name}/positions")
             content = None if number is None else self.files.read(f"{OWN}/{name}/{number}.json")
             if content is not None:
                 now = time.time()
                 written = self.files.names(f"{OWN}/{name}").get(f"{number}.json", now)
-                yield name, DrainState.decode(content), now - written
+                yield name, content, now - written
 
     def _drop_unused(self) -> None:
         """Remove positions and marks that killed drains have left."""

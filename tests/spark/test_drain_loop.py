@@ -702,6 +702,19 @@ def test_two_names_of_drains_do_not_store_one_log(service: ThreadedService, tabl
     assert drain_all({"s": service}, table, name="b") == 6, "what the other one had not released is read"
 
 
+def test_damaged_positions_of_another_drain_stop_only_that_one(new_service: NewService, table: Path) -> None:
+    """It is refused itself, so it stores nothing twice."""
+    one, two = new_service(), new_service()
+    feed(one, "q", 0, 5)
+    feed(two, "r", 0, 5)
+    drain_all({"a": one}, table, name="a")
+    (positions,) = (table / "_mrecordlog" / "a").glob("*.json")
+    positions.write_bytes(positions.read_bytes()[:-5])
+    with pytest.raises(OutputRefusedError, match="damaged"):
+        drain_all({"a": one}, table, name="a")
+    assert drain_all({"b": two}, table, name="b") == 5
+
+
 def test_drains_with_other_names_share_a_table(new_service: NewService, table: Path) -> None:
     """Each has its own positions, and cleans up only its own, even those that are older than a day."""
     one, two = new_service(), new_service()

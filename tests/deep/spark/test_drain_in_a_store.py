@@ -14,6 +14,7 @@ from mrecordlog_async.spark import delta_output
 from mrecordlog_async.spark.log_server import ReadTask
 from mrecordlog_async.spark.output import BatchFailedError, OutputRefusedError, RowWriter, WrittenFile
 from mrecordlog_async.spark.runners import in_process
+from mrecordlog_async.spark.state import DrainState
 from mrecordlog_async.spark.table_files import TableFiles
 from tests.deep.spark.s3 import BUCKET, s3_server
 from tests.spark.draining import STEPS, Draining, Killed, Killer, drain_all, expected, table_rows
@@ -105,7 +106,7 @@ def test_odd_names_and_several_drains_share_a_table(
     assert second.step() == 0
     process = Draining({"s": service}, table, storage_options=store)
     process.output.load()
-    assert [state.onto for _, state, _ in process.output._committed()] == [0]
+    assert [DrainState.decode(content).onto for _, content, _ in process.output._committed()] == [0]
 
 
 def test_a_store_that_is_away_is_one_sentence(service: ThreadedService, store: dict[str, str], table: str) -> None:
