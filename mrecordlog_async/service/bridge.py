@@ -105,7 +105,7 @@ class Bridge:
         scope["raw_path"] = b"/" + b"/".join(raw_path[resource.canonical.count("/") :])
         # One that does not expand has no such number, nor has a request without a body.
         scope[EXPANDED] = getattr(request.content, "total_compressed_bytes", None) is not None
-        scope[ABORT] = transport.abort
+        scope[WHOLE], scope[ABORT] = request.content.is_eof(), transport.abort
         await self._app(scope, exchange.receive, exchange.send)
         if exchange.response is None:
             raise ConnectionResetError
