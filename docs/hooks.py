@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import csv
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from enum import StrEnum
 from pathlib import Path
@@ -33,8 +34,7 @@ HELP_COLUMNS = 100
 """A page must not depend on the terminal of the person who builds it."""
 ROOT = Path(__file__).parents[1]
 PROJECT_PAGES = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md", "security.md": "SECURITY.md"}
-FULL_RUN = Path(__file__).parent / "benchmarks" / "full_run.md"
-RUST_CRATE = Path(__file__).parent / "benchmarks" / "rust_crate.md"
+BENCHMARKS = ROOT / "tests" / "benchmarks"
 SYNC_SECONDS = (0.0001, 0.001, 0.005)
 """A fast NVMe disk; a good volume of a cloud; a slow one, or a disk that turns."""
 SAME_RESPONSE = {"memory": "memory, disk, pending, queues, consumers"}
@@ -311,19 +311,47 @@ def recovery() -> str:
     return text.partition("\n")[2].strip()
 
 
+def measured_on() -> str:
+    """Return the machine and the time of the full run."""
+    return (BENCHMARKS / "full_run.txt").read_text(encoding="utf-8").strip()
+
+
+def callers() -> str:
+    """Return how many appends callers of single records make, by the number of callers."""
+    rows = [
+        (one["what"].partition(" ")[0], _records(one), one["p50"], one["p99"])
+        for one in _full_run("callers", ", 100 B, always")
+    ]
+    return table(("callers, each with one record of 100 B", "appends per second", "p50", "p99"), rows)
+
+
+def other_rates() -> str:
+    """Return what the full run measured of large records, opening, reading and memory."""
+    chosen = {"sizes": "1 MiB", "batches": "", "reads": "range", "open": "", "recovery": "", "memory": ""}
+    words = {"recovery": "open ", "memory": "memory for each of "}
+    rows = [
+        (words.get(workload, "") + one["what"].removeprefix("this log, "), one["rate"])
+        for workload, name in chosen.items()
+        for one in _full_run(workload, name)
+    ]
+    return table(("what", "measured"), rows)
+
+
 def peers() -> str:
     """Return the rows of the full run that compare other stores with this log: load, rate, times, and the ratios."""
-    found = re.findall(r"^\| peers \| (.*) \|$", FULL_RUN.read_text(), re.MULTILINE)
     rows = []
-    for store, load, rate, p50, p99, note in (_peer(line.split(" | ")) for line in found):
-        ratios = re.search(r"rounds: (.*) the rate, (.*) the CPU time", note)
-        rows.append((load, store, rate, p50, p99, *(ratios.groups() if ratios else ("", ""))))
+    for one in _full_run("peers"):
+        store, _, load = one["what"].partition(", ")
+        ratios = re.search(r"rounds: (.*) the rate, (.*) the CPU time", one["note"])
+        times = (_records(one), one["p50"], one["p99"])
+        rows.append((load, store, *times, *(ratios.groups() if ratios else ("", ""))))
     return table(("load", "store", "records per second", "p50", "p99", "this log: rate", "this log: CPU time"), rows)
 
 
 def rust_crate() -> str:
-    """Return the table of the page that compares this log with the Rust crate."""
-    return "\n".join(re.findall(r"^\|.*$", RUST_CRATE.read_text(), re.MULTILINE))
+    """Return the comparison with the Rust crate."""
+    rows = [tuple(one.values()) for one in _measured("rust_crate")]
+    return table(("workload", "", "crate", "this log", "crate : this log, of the rounds"), rows)
 
 
 def expected() -> str:
@@ -333,48 +361,41 @@ def expected() -> str:
     round; it does not depend on the disk.
     """
     rows = []
-    found = r"^\| callers \| ([\d,]+) callers?, 100 B, always \| ([\d,]+) records/s \| ([\d,]+) records/s "
-    for callers, rate, raw in re.findall(found, FULL_RUN.read_text(), re.MULTILINE):
-        count, trips = _number(callers), _number(callers) / _number(rate)
-        rest = trips - count / _number(raw)
+    for one in _full_run("callers", ", 100 B, always"):
+        count = _number(one["what"].partition(" ")[0])
+        rest = count / _number(_records(one)) - count / _number(one["raw_disk"].partition(" ")[0])
         each = (rest + sync for sync in SYNC_SECONDS)
-        rows.append((callers, *(f"{float(f'{count / one:.2g}'):,.0f}/s, {one * 1e3:.2g} ms" for one in each)))
-    return measured(("callers, 100 B each", *(f"{sync * 1e3:g} ms per sync" for sync in SYNC_SECONDS)), rows)
+        rows.append((f"{count:,}", *(f"{float(f'{count / one:.2g}'):,.0f}/s, {one * 1e3:.2g} ms" for one in each)))
+    return table(("callers, 100 B each", *(f"{sync * 1e3:g} ms per sync" for sync in SYNC_SECONDS)), rows)
 
 
 def service_rates() -> str:
     """Return the rows of the full run that append over HTTP."""
-    found = re.findall(r"^\| service \| HTTP, (.*) \|$", FULL_RUN.read_text(), re.MULTILINE)
-    cells = [line.split(" | ") for line in found]
-    rows = [(what, rate.removesuffix(" records/s"), p50, p99) for what, rate, _, _, p50, _, p99, *_ in cells]
-    return measured(("requests", "records per second", "p50", "p99"), rows)
+    rows = [(one["what"].removeprefix("HTTP, "), _records(one), one["p50"], one["p99"]) for one in _full_run("service")]
+    return table(("requests", "records per second", "p50", "p99"), rows)
 
 
-def memory_per_record() -> str:
-    """Return what a record costs in memory besides its bytes, from the full run."""
-    found = re.findall(r"^\| memory \| ([^|]+) \| ([\d.]+ B) over payload ", FULL_RUN.read_text(), re.MULTILINE)
-    return measured(("records", "memory for each, over its bytes"), found)
+def _full_run(workload: str, words: str = "") -> list[dict[str, str]]:
+    """Return the rows of a workload whose names contain *words*."""
+    return [one for one in _measured("full_run") if one["workload"] == workload and words in one["what"]]
+
+
+def _measured(run: str) -> list[dict[str, str]]:
+    with (BENCHMARKS / f"{run}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _records(row: dict[str, str]) -> str:
+    return row["rate"].removesuffix(" records/s")
 
 
 def _number(text: str) -> int:
     return int(text.replace(",", ""))
 
 
-def _peer(cells: list[str]) -> tuple[str, str, str, str, str, str]:
-    """Return store, load, rate, p50, p99 and note of one row of the full run."""
-    what, rate, _raw, _of_raw, p50, _p90, p99, _p999, _cpu, note = cells
-    store, _, load = what.partition(", ")
-    return store, load, rate.removesuffix(" records/s"), p50, p99, note
-
-
 def _sections(text: str) -> str:
     """Make Markdown headings of underlined lines, and a blank line before lists."""
     return re.sub(r"^(.+)\n=+$", r"## \1", text, flags=re.MULTILINE)
-
-
-def measured(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """Return a table of what the full run measured; a short one may have left all of it out."""
-    return table(head, rows) if rows else "That run did not measure it."
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
@@ -399,11 +420,13 @@ GENERATED: dict[str, Callable[[], str]] = {
         http_types,
         metrics,
         error_statuses,
+        measured_on,
+        callers,
+        expected,
+        other_rates,
+        service_rates,
         peers,
         rust_crate,
-        expected,
-        memory_per_record,
-        service_rates,
         file_format,
         recovery,
     )

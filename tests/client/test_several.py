@@ -1,4 +1,4 @@
-"""The recipe for several services: a key chooses one, and the next one is used only if nothing was sent."""
+"""The example for several services: a key chooses one, and the next one is used only if nothing was sent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 
 from mrecordlog_async.client import OutcomeUnknownError, ServiceUnreachableError
 from tests.client.hostile import Fault, appends, hostile
-from tests.docs.blocks import ROOT, blocks
+from tests.docs.blocks import ROOT
+from tests.programs import load_program
 from tests.served import Served, serving
 from tests.serving import free_port
 
@@ -18,7 +19,7 @@ KEYS = [f"user {number}" for number in range(100)]
 
 
 class Running(NamedTuple):
-    """The recipe's services: two that run, and one that is down."""
+    """The example's services: two that run, and one that is down."""
 
     services: Any
     up: dict[str, Served]
@@ -26,11 +27,8 @@ class Running(NamedTuple):
 
 
 def recipe() -> Any:
-    """Return the class that the page prints."""
-    (text,) = (block.text for block in blocks(ROOT / "docs" / "recipes.md") if block.note == "file: several.py")
-    names: dict[str, Any] = {"__name__": "several"}
-    exec(compile(text, "several.py", "exec"), names)
-    return names["Services"]
+    """Return the class of the example."""
+    return load_program(ROOT / "examples" / "several_services.py").Services
 
 
 @pytest.fixture

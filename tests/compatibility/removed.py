@@ -1,9 +1,13 @@
-"""What 0.3.0 takes out or renames among the names of 0.2.0, and what to use instead: the changelog has the same table.
+"""What 0.3.0 takes out or renames among the names of 0.2.0, and what to use instead.
 
-0.2.0 was never published. The promise that a name stays begins with 0.3.0: its release empties this table.
+`python -m tests.compatibility.removed` writes the table of the changelog from it. 0.2.0 was never published. The
+promise that a name stays begins with 0.3.0: its release empties this table.
 """
 
 from __future__ import annotations
+
+import re
+from pathlib import Path
 
 _SUITE = "`examples/measure_disk.py`; for other stores, `python -m tests.benchmarks`, both in a clone of the repository"
 _PARQUET = "a Delta table: finish a drain into Parquet files with 0.2.0, then begin a table"
@@ -126,8 +130,43 @@ REMOVED: dict[str, str] = {
     "no_arrow": "415 `no_arrow` for every Arrow body that is sent, 406 `not_acceptable` for one that is asked for",
 }
 """A line of `surface.json`, or the beginning of several ones → what to use instead, as the changelog says it."""
+CHANGELOG = Path(__file__).parents[2] / "CHANGELOG.md"
+_TABLE_OF_NAMES = re.compile(r"^\| 0\.2\.0 \| what to use \|\n(?:\|.*\n)+", re.MULTILINE)
 
 
 def is_removed(line: str) -> bool:
     """Return whether the table has *line*: itself, or the name that it is a member, a parameter or a flag of."""
     return any(line == name or line.startswith((f"{name}.", f"{name}(", f"{name} ")) for name in REMOVED)
+
+
+def table() -> str:
+    """Return the table of the changelog: a row for each advice, with all names that it is for."""
+    rows: dict[str, list[str]] = {}
+    for name, instead in REMOVED.items():
+        rows.setdefault(instead, []).append(name.removeprefix("mrecordlog_async."))
+    lines = [f"| {_names(names)} | {instead} |" for instead, names in rows.items()]
+    return "\n".join(["| 0.2.0 | what to use |", "|---|---|", *lines, ""])
+
+
+def _names(names: list[str]) -> str:
+    """Return names as a list; members of one class, or flags of one command, follow it."""
+    owned: dict[str, list[str]] = {}
+    for name in names:
+        member = re.split("[. ]", name)[-1]
+        owned.setdefault(name.removesuffix(member), []).append(member)
+    parts = []
+    for owner, members in owned.items():
+        if len(members) > 2 and owner:
+            parts.append(f"of `{owner.rstrip('. ')}`: " + ", ".join(f"`{member}`" for member in members))
+        else:
+            parts += [f"`{owner}{member}`" for member in members]
+    return ("; " if any(part.startswith("of ") for part in parts) else ", ").join(parts)
+
+
+def main() -> None:
+    """Write the table into the changelog."""
+    CHANGELOG.write_text(_TABLE_OF_NAMES.sub(lambda _: table(), CHANGELOG.read_text()))
+
+
+if __name__ == "__main__":
+    main()

@@ -87,7 +87,7 @@ def _environment() -> dict[str, str]:
 
 def test_a_webhook_is_stored_once_by_its_id_even_after_kill_9(tmp_path: Path) -> None:
     """Repeated one after another, at the same time, and after a crash, even if a worker has acknowledged the record."""
-    (webhook,) = (block.text for block in blocks(ROOT / "docs" / "recipes.md") if block.note == "file: webhook.py")
+    webhook = (ROOT / "examples" / "webhook.py").read_text()
     (tmp_path / "webhook.py").write_text(webhook + ACKNOWLEDGING)
     ids = [f"delivery {number}" for number in range(20)]
     port = free_port()
@@ -143,10 +143,9 @@ def table(new_service: NewService, tmp_path: Path) -> Path:
     return tmp_path / "lake" / "events"
 
 
-def run_recipe(holds: str, directory: Path, url: str = "") -> str:
-    """Run the only recipe that holds a text, in a directory."""
-    (text,) = (block.text for block in blocks(ROOT / "docs" / "recipes.md") if holds in block.text)
-    command = [sys.executable, "-c", text.replace("http://localhost:8080", url)]
+def run_program(text: str, directory: Path) -> str:
+    """Run a program in a directory; return what it printed."""
+    command = [sys.executable, "-c", text]
     done = subprocess.run(command, cwd=directory, env=_environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -158,7 +157,9 @@ def test_a_table_is_compacted_next_to_its_drain(table: Path, new_service: NewSer
 
     from mrecordlog_async.spark.drain_call import DrainOptions, drain
 
-    said = run_recipe("optimize.compact", tmp_path)
+    page = blocks(ROOT / "docs" / "recipes.md")
+    (recipe,) = (block.text for block in page if "optimize.compact" in block.text)
+    said = run_program(recipe, tmp_path)
     assert "'numFilesRemoved': 10" in said and "deleted: []" in said, "the files are young"
     assert len(DeltaTable(table).file_uris()) == 1
     other = new_service()
@@ -171,6 +172,7 @@ def test_a_table_is_compacted_next_to_its_drain(table: Path, new_service: NewSer
 def test_a_table_goes_back_into_a_log(table: Path, new_service: NewService, tmp_path: Path) -> None:
     """At its positions, once, however often; queues that are ahead stay as they are."""
     service = new_service()
+    program = (ROOT / "examples" / "table_to_log.py").read_text().replace("http://localhost:8080", service.url)
     for _ in range(2):
-        run_recipe("groupby", tmp_path, service.url)
+        run_program(program, tmp_path)
         assert service.records() == {"orders": [(at, b"%d" % at) for at in range(10)]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import html
 import os
 import re
@@ -93,9 +94,9 @@ def test_the_reference_has_methods_that_are_overloaded(site: Path) -> None:
 
 def test_the_comparison_has_the_measured_rows(site: Path) -> None:
     """Every row of other stores in the full run is on the page."""
-    rows = re.findall(
-        r"^\| peers \| (.*?), .*? \| (.*?) ", (ROOT / "docs/benchmarks/full_run.md").read_text(), re.MULTILINE
-    )
+    with (ROOT / "tests/benchmarks/full_run.csv").open() as file:
+        peers = [row for row in csv.DictReader(file) if row["workload"] == "peers"]
+    rows = [(row["what"].partition(",")[0], row["rate"].removesuffix(" records/s")) for row in peers]
     page = (site / "comparison/index.html").read_text()
     assert rows and all(f"<td>{store}</td>\n<td>{rate}</td>" in page for store, rate in rows)
 
@@ -138,10 +139,14 @@ def test_the_table_of_methods_is_true() -> None:
             assert tuple(hasattr(each, method) for each in classes) == wanted, method
 
 
-def test_the_architecture_names_every_room() -> None:
-    """The page lists exactly the rooms that exist."""
-    page = (ROOT / "docs/architecture.md").read_text()
-    named = set(re.findall(r"`(\w+)(?:/|\.py)`", page.partition("## Who owns what")[0]))
+def rooms_and_tests() -> str:
+    """Return the table of the rooms, with the line about tests of no room below it."""
+    return (ROOT / "CONTRIBUTING.md").read_text().partition("## The rooms")[2].partition("\n## ")[0]
+
+
+def test_contributing_names_every_room() -> None:
+    """Its table lists exactly the rooms that exist."""
+    named = set(re.findall(r"`(\w+)(?:/|\.py)`", rooms_and_tests()))
     rooms = {path.stem for path in PACKAGE.iterdir() if path.is_dir() or path.suffix == ".py"}
     private = {"__init__", "__main__", "__pycache__"}
     assert rooms - private <= named
@@ -150,27 +155,20 @@ def test_the_architecture_names_every_room() -> None:
 
 
 def test_contributing_names_tests_that_exist() -> None:
-    """A folder or a file of tests that the table of rooms names is there, and each folder with tests is named."""
-    page = (ROOT / "CONTRIBUTING.md").read_text()
-    table = page.partition("## How the tests are laid out")[2].partition("\n## ")[0]
-    named, folder = set(), "tests"
-    for name in re.findall(r"`(tests/[\w/.]+|test_\w+\.py)`", table):
-        path = name if name.startswith("tests/") else f"{folder}/{name}"
-        folder = path.rpartition("/")[0] if path.endswith(".py") else path
-        named.add(path)
+    """Each folder and file of tests that the table of the rooms names exists, and each folder with tests is named."""
+    named = set(re.findall(r"`(tests/[\w/.]+)`", rooms_and_tests()))
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
     with_tests = {path.parent for layer in ("tests", "tests/deep") for path in (ROOT / layer).glob("*/test_*.py")}
-    parents = {str(parent) for path in named for parent in (Path(path), *Path(path).parents)}
-    assert {str(path.relative_to(ROOT)) for path in with_tests} - {"tests/deep"} <= parents
+    assert {str(path.relative_to(ROOT)) for path in with_tests} - {"tests/deep"} <= named
 
 
 def test_the_pages_state_how_many_bugs_are_seeded() -> None:
-    """A seeded bug that is added or removed changes the number on each."""
+    """Each says a round number that is still true, and not much below the real one."""
     from tests.deep.gate.table import read_bugs
 
-    for page in ("docs/durability.md", "docs/proof.md", "CONTRIBUTING.md"):
-        stated = re.findall(r"(\d+) bugs", (ROOT / page).read_text())
-        assert stated and set(stated) == {str(len(read_bugs()))}, page
+    for page in ("docs/durability.md", "CONTRIBUTING.md"):
+        stated = re.findall(r"more than (\d+) bugs", (ROOT / page).read_text())
+        assert stated and all(int(number) < len(read_bugs()) <= int(number) + 100 for number in stated), page
 
 
 def test_links_of_the_readme_lead_somewhere() -> None:
@@ -196,7 +194,7 @@ TASKS = {
     "store each record once in SQL": "INSERT OR IGNORE",
     "restore a backup": "To restore, serve the snapshot in place of the log",
     "drain several logs into a Delta table": "Give --server once for each log",
-    "test an application for crash safety": "after = await crash(log, seed)",
+    "test an application for crash safety": "log = await crash(memory_log, seed)",
 }
 """Task of a reader → text of the place that solves it."""
 
@@ -233,11 +231,12 @@ def test_the_site_has_the_files_that_the_deploy_page_names(site: Path) -> None:
     assert "StateDirectory=mrecordlog" in (site / "deploy/mrecordlog.service.txt").read_text()
 
 
-def test_the_faq_names_errors_that_exist() -> None:
-    """Each code with its status, and each class of error, in a heading of the FAQ is one that a user can meet."""
+def test_the_table_of_errors_names_errors_that_exist() -> None:
+    """Each code with its status, and each class of error, in its first column is one that a user can meet."""
     from mrecordlog_async import client, errors
 
-    headings = re.findall(r"^### (.*)$", (ROOT / "docs/faq.md").read_text(), re.MULTILINE)
+    section = (ROOT / "docs/operations.md").read_text().partition("## Errors that programs get")[2]
+    headings = re.findall(r"^\| (.*?) \|", section.partition("\n## ")[0], re.MULTILINE)
     classes = {name for heading in headings for name in re.findall(r"`(\w+Error)`", heading)}
     assert len(classes) >= 5 and all(hasattr(errors, name) or hasattr(client, name) for name in classes - {"TypeError"})
     known = set(surface.surface()["problem codes"])

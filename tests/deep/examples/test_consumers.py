@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import signal
@@ -13,9 +14,12 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import ReadOnlyLog
+from mrecordlog_async.client import RecordLogClient
 from tests.deep.examples.test_examples import EXAMPLES, ask, run, running
 from tests.docs.blocks import ROOT, blocks
+from tests.programs import load_program
 from tests.said import at_any_speed
+from tests.served import serving
 from tests.serving import TIMEOUT_SECONDS, free_port
 
 
@@ -100,3 +104,27 @@ def test_the_embeds_of_the_pages_work_as_they_stand(page: str, tmp_path: Path) -
             process.send_signal(signal.SIGTERM)
             assert "Traceback" not in process.communicate(timeout=TIMEOUT_SECONDS)[1]
     assert found
+
+
+async def test_a_group_of_workers_delivers_every_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two workers divide the queues; each record is delivered, and those of one key are in one queue, in order."""
+    group = load_program(EXAMPLES / "group_of_workers.py")
+    async with serving(tmp_path / "wal") as served, RecordLogClient(served.url) as client:
+        await client.create_queues(group.PARTITIONS)
+        for number in range(30):
+            await group.produce(client, b"key %d" % (number % 5), b"%d" % number)
+        for queue in group.PARTITIONS:
+            await client.seal_queue(queue)
+        await asyncio.gather(group.worker(served.url), group.worker(served.url))
+        assert all(not one.records for queue in group.PARTITIONS for one in served.log.consumers(queue).values())
+    delivered = [payload for line in capsys.readouterr().out.splitlines() for payload in re.findall(r"b'(\d+)'", line)]
+    assert sorted(map(int, delivered)) == list(range(30))
+    for key in range(5):
+        of_key = [int(payload) for payload in delivered if int(payload) % 5 == key]
+        assert of_key == sorted(of_key)
+
+
+def test_a_record_that_always_fails_is_set_aside(tmp_path: Path) -> None:
+    """The others are processed, and it is in the second queue with the reason."""
+    done = run(sys.executable, str(EXAMPLES / "dead_letters.py"), cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "set aside: 1 ValueError('no price')\n")
