@@ -23,7 +23,7 @@ from mrecordlog_async.spark.log_server import LogServer, Patience
 
 RECORDS_PER_APPEND = 40
 APPENDS_PER_SECOND = 10
-TRUNCATED_PART = 0.003
+TRUNCATED_PART = 0.001
 """Part of the appends after which another program truncates: more often, hardly any batch would find its records."""
 QUEUES = 6
 JOIN_SECONDS = 120.0
