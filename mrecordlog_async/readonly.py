@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import chain
 
-from mrecordlog_async.batches import check_bounds
+from mrecordlog_async.batches import check_bounds, check_limit
 from mrecordlog_async.errors import LogClosedError, RecordsOnDiskError
-from mrecordlog_async.format.gathered import GatheredHead
+from mrecordlog_async.memory.cutting import cut_stream
 from mrecordlog_async.memory.queue import Queue
-from mrecordlog_async.memory.reads import QueueLookup, held_between, summarize, time_at
+from mrecordlog_async.memory.reads import QueueLookup, held_between, position_of, summarize, time_at
 from mrecordlog_async.memory.runs import as_runs
 from mrecordlog_async.memory.settings import consumer_summaries, options_of
 from mrecordlog_async.memory.store import RetainedStores
-from mrecordlog_async.memory.stored_times import position_at, position_from
+from mrecordlog_async.memory.stored_times import position_at
 from mrecordlog_async.model import (
-    POSITION_MAX,
     ConsumerSummary,
     QueueSummary,
     Record,
@@ -33,19 +32,14 @@ from mrecordlog_async.model import (
     tick_of_time,
 )
 from mrecordlog_async.options import QueueOptions
-from mrecordlog_async.recovery.beyond_memory import MemoryBound, MemoryBounds, has_state
 from mrecordlog_async.recovery.follower import Follower, LostTrackError
-from mrecordlog_async.recovery.gathered_reader import GatheredReader, wanted_runs
 from mrecordlog_async.recovery.live_reader import read_live_log
-from mrecordlog_async.recovery.places import PlacedStores
+from mrecordlog_async.recovery.positions import PositionStores
 from mrecordlog_async.recovery.recovered import RecoveredLog
-from mrecordlog_async.recovery.replay import NewStores
 from mrecordlog_async.recovery.segment_files import is_there
+from mrecordlog_async.recovery.segment_reader import QueueContents, SegmentReader
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem
-
-READ_BYTES = 1 << 20
-"""Bytes that are read at a time."""
 
 
 class ReadOnlyLog:
@@ -61,12 +55,7 @@ class ReadOnlyLog:
     """
 
     def __init__(
-        self,
-        directory: LogDirectory,
-        recovered: RecoveredLog,
-        seconds: float,
-        new_stores: NewStores = RetainedStores,
-        bounds: MemoryBounds | None = None,
+        self, directory: LogDirectory, recovered: RecoveredLog, seconds: float, *, keeps_records: bool
     ) -> None:
         """Use `open`."""
         self.directory = directory.path
@@ -74,8 +63,7 @@ class ReadOnlyLog:
         self.recovery_report: RecoveryReport = recovered.report(seconds)
         self._log_directory = directory
         self._lookup = QueueLookup(recovered.queues)
-        self._new_stores = new_stores
-        self._bounds = bounds
+        self._keeps_records = keeps_records
         self._follow(0)
         self.went_back = False
 
@@ -84,7 +72,7 @@ class ReadOnlyLog:
         cls,
         directory: str | os.PathLike[str],
         *,
-        memory_bytes: int | None = None,
+        keep_records: bool = True,
         on_progress: Callable[[RecoveryProgress], None] | None = None,
         filesystem: FileSystem | None = None,
     ) -> ReadOnlyLog:
@@ -96,8 +84,8 @@ class ReadOnlyLog:
 
         Args:
             directory: Where the log's files are.
-            memory_bytes: Keep about this much of the newest records in memory, and a segment more; `read` reads the
-                others from the disk, and `range` raises RecordsOnDiskError for them. None keeps all.
+            keep_records: Keep all records in memory. False keeps only positions, so a log of any size needs little
+                memory: `read` and `read_runs` read the records from the disk, and `range` raises RecordsOnDiskError.
             on_progress: Called while segments are read.
             filesystem: Replaces the operating system's files, for tests.
 
@@ -109,48 +97,15 @@ class ReadOnlyLog:
             CorruptionError: Acknowledged data is damaged.
             OSError: A file cannot be read.
         """
-        bounds = None if memory_bytes is None else MemoryBounds(memory_bytes, by_index=True, is_usual=True)
-        return cls._open(LogDirectory.at(directory, filesystem), on_progress, RetainedStores, bounds)
-
-    @classmethod
-    def open_placed(
-        cls,
-        directory: str | os.PathLike[str],
-        *,
-        on_progress: Callable[[RecoveryProgress], None] | None = None,
-        filesystem: FileSystem | None = None,
-    ) -> ReadOnlyLog:
-        """Open a log without its records, as `maintenance.stored_log` does: see `recovery.places`.
-
-        Positions are known. Reading a record finds none, and the sizes of a queue that was truncated are too large.
-        """
-        return cls._open(LogDirectory.at(directory, filesystem), on_progress, PlacedStores)
-
-    @classmethod
-    def _open(
-        cls,
-        directory: LogDirectory,
-        on_progress: Callable[[RecoveryProgress], None] | None,
-        new_stores: NewStores,
-        bounds: MemoryBounds | None = None,
-    ) -> ReadOnlyLog:
-        begun = time.perf_counter()
-        recovered = read_live_log(directory, on_progress, new_stores, bounds)
-        return cls(directory, recovered, time.perf_counter() - begun, new_stores, bounds)
+        begun, log = time.perf_counter(), LogDirectory.at(directory, filesystem)
+        recovered = read_live_log(log, on_progress, RetainedStores if keep_records else PositionStores)
+        return cls(log, recovered, time.perf_counter() - begun, keeps_records=keep_records)
 
     def _follow(self, failed_looks: int) -> None:
         """Continue from `recovered`."""
-        directory, bounds = self._log_directory, self._bounds
-        memory_bytes = 0 if bounds is None else bounds.memory_bytes
-        bound = None if bounds is None else MemoryBound(directory, bounds, writes=False)
-        self._follower = Follower(directory, self.recovered, failed_looks, bound)
-        self._gathered = GatheredReader(directory, self._fits, may_write=lambda size: False, memory_bytes=memory_bytes)
-        self._gathered.count_cuts(self.recovered.queues)
-
-    def _fits(self, found: GatheredHead, wanted: GatheredHead) -> bool:
-        """Return whether a gathered file has the records of a segment that this log retains."""
-        openings, last_batch = self.recovered.queues.openings, self.recovered.end.last_batch
-        return found.whole == wanted.whole and has_state(found, openings, last_batch)
+        recovered = self.recovered
+        self._follower = Follower(self._log_directory, recovered, failed_looks)
+        self._reader = SegmentReader(self._log_directory, recovered.log_id, recovered.queues, lambda: recovered.last)
 
     def refresh(self) -> bool:
         """Read what a running writer has stored since. Records already returned do not change.
@@ -167,23 +122,16 @@ class ReadOnlyLog:
         """
         self._lookup.check_readable()
         try:
-            is_new = self._follower.read_on()
-            self._gathered.count_cuts(self.recovered.queues)
-            return is_new
+            return self._follower.read_on()
         except LostTrackError:
             return self._read_again()
-        finally:
-            for segment in self._gathered.open_segments():
-                if segment not in self.recovered.queues.pins.gathered:
-                    self._gathered.close(segment)
 
     def _read_again(self) -> bool:
         before = self.recovered
-        recovered = read_live_log(self._log_directory, None, self._new_stores, self._bounds)
+        recovered = read_live_log(self._log_directory, None, RetainedStores if self._keeps_records else PositionStores)
         failed_looks = self._follower.failed_looks
         self.went_back |= self._is_older_copy(before, recovered)
         self.recovered, self._lookup.queues = recovered, recovered.queues
-        self._gathered.close_all()
         self._follow(failed_looks)
         return (recovered.log_id, recovered.last) != (before.log_id, before.last)
 
@@ -208,60 +156,73 @@ class ReadOnlyLog:
         self, queue: str, start: Start | None = None, stop: int | None = None, *, limit: int | None = None
     ) -> Iterator[Record]:
         """Yield the records of *queue* with positions *start* … *stop* - 1; see `MultiRecordLog.range`."""
-        held = held_between(self._lookup.find(queue), start, stop, limit)
+        held = held_between(self._in_memory(queue), start, stop, limit)
         return chain.from_iterable(run.records() for run in held)
 
-    def read(self, queue: str, start: Start | None = None, stop: int | None = None) -> Iterator[Record]:
+    def runs(
+        self, queue: str, start: Start | None = None, stop: int | None = None, *, limit: int | None = None
+    ) -> Sequence[Run]:
+        """Return the records that `range` yields as runs; see `MultiRecordLog.runs`."""
+        return as_runs(held_between(self._in_memory(queue), start, stop, limit))
+
+    def read(
+        self, queue: str, start: Start | None = None, stop: int | None = None, *, limit: int | None = None
+    ) -> Iterator[Record]:
         """Yield the records that `range` yields, those that are not in memory from the disk.
 
         Args:
             queue: The queue.
             start: First position, or a time (see `position_at`); None for the first retained one.
             stop: Position after the last one; None for all that were read when this is called.
+            limit: At most this many records; None for all.
 
         Raises:
             QueueNotFoundError: No queue has this name.
-            FileNotFoundError: A writer has truncated the records since: `refresh`.
-            CorruptionError: Records on the disk are damaged.
+            ValueError: *limit* is negative.
+            LogReplacedError: An older copy took the place of the log since it was opened or refreshed.
+            CorruptionError: A segment is damaged that was not when the log was opened.
             OSError: The disk refuses a read.
         """
-        found = self._lookup.find(queue)
-        position = self._start_of(found, start)
-        check_bounds(position, stop)
-        end = found.next_position if stop is None else min(stop, found.next_position)
-        return self._records(found, found.first_position if position is None else position, end)
+        return chain.from_iterable(run.records() for run in self.read_runs(queue, start, stop, limit=limit))
 
-    def _records(self, queue: Queue, position: int, end: int) -> Iterator[Record]:
-        while (wanted := wanted_runs(queue, position, end, READ_BYTES)) is not None:
-            found = self._gathered.read(wanted)
-            for run in found.runs:
-                yield from run.records()
-            position = found.next_position
-        for run in queue.held(max(position, queue.memory_first), end):
-            yield from run.records()
-
-    def _start_of(self, queue: Queue, start: Start | None) -> int | None:
-        """Return the position that *start* means; for a time, read the place in which it is."""
-        if not isinstance(start, datetime):
-            return start
-        tick, position = tick_of_time(start), queue.first_position
-        while True:
-            try:
-                return position_from(queue, position, tick, is_exact=True)
-            except RecordsOnDiskError as error:
-                wanted = wanted_runs(queue, error.position, POSITION_MAX, 1)
-                assert wanted is not None, "the time changes inside a place on the disk"
-                found = self._gathered.read(wanted)
-                for at, _, stored in found.times.spans(wanted.start, found.next_position):
-                    if stored >= tick:
-                        return at
-                position = found.next_position
-
-    def runs(
+    def read_runs(
         self, queue: str, start: Start | None = None, stop: int | None = None, *, limit: int | None = None
-    ) -> Sequence[Run]:
-        """Return the records that `range` yields as runs; see `MultiRecordLog.runs`."""
-        return as_runs(held_between(self._lookup.find(queue), start, stop, limit))
+    ) -> Iterable[Run]:
+        """Yield the records that `read` yields as runs. What a writer has truncated since may be missing."""
+        if self._keeps_records:
+            return self.runs(queue, start, stop, limit=limit)
+        found = self._lookup.find(queue)
+        first = position_of(found, start)
+        check_bounds(first, stop)
+        runs = self._reader.runs(found, first, stop)
+        return runs if limit is None else cut_stream(runs, check_limit(limit))
+
+    def contents(self, queues: Iterable[str] | None = None) -> Iterator[QueueContents]:
+        """Yield *queues* with their records, in the given order; by default all of them, sorted by name.
+
+        The log was opened without its records: they are read from the disk, those of many queues together.
+
+        Raises:
+            QueueNotFoundError: No queue has one of these names.
+            CorruptionError: A segment is damaged that was not when the log was opened.
+        """
+        return self._reader.contents([self.state_of(name) for name in queues or self.list_queues()])
+
+    def state_of(self, queue: str) -> Queue:
+        """Return what the log knows of *queue*, for the tools of this package; raise QueueNotFoundError without one."""
+        return self._lookup.find(queue)
+
+    def _in_memory(self, queue: str) -> Queue:
+        """Return *queue*, whose records are in memory if it has any."""
+        found = self._lookup.find(queue)
+        if not self._keeps_records and found.records:
+            raise RecordsOnDiskError(queue, found.first_position, found.next_position)
+        return found
+
+    def _counted(self, queues: Iterable[Queue]) -> None:
+        """Count the records and bytes of *queues*."""
+        if not self._keeps_records:
+            self._reader.count(queues)
 
     def queue_exists(self, queue: str) -> bool:
         """Return whether a queue of this name exists."""
@@ -274,10 +235,14 @@ class ReadOnlyLog:
 
     def queue_summary(self, queue: str) -> QueueSummary:
         """Return the positions and sizes of one queue."""
-        return summarize(self._lookup.find(queue))
+        found = self._lookup.find(queue)
+        self._counted((found,))
+        return summarize(found)
 
     def summary(self) -> dict[str, QueueSummary]:
         """Return the positions and sizes of every queue, by name in order."""
+        self._lookup.check_readable()
+        self._counted(self.recovered.queues)
         return self._lookup.summaries()
 
     def first_position(self, queue: str) -> int:
@@ -295,7 +260,7 @@ class ReadOnlyLog:
 
     def time_of(self, queue: str, position: int) -> datetime | None:
         """Return when the record of *queue* at *position* was stored; see `MultiRecordLog.time_of`."""
-        return time_at(self._lookup.find(queue), position)
+        return time_at(self._in_memory(queue), position)
 
     def position_at(self, queue: str, time: datetime) -> int:
         """Return the first position that was stored at *time* or later; see `MultiRecordLog.position_at`."""
@@ -307,7 +272,7 @@ class ReadOnlyLog:
 
     def consumers(self, queue: str) -> dict[str, ConsumerSummary]:
         """Return where the consumers of *queue* stand, by name in order; see `MultiRecordLog.consumers`."""
-        found = self._lookup.find(queue)
+        found = self._in_memory(queue)
         return {one.consumer: one for one in consumer_summaries(found, sorted(found.consumers))}
 
     def consumer_rules(self) -> list[tuple[str, str]]:
@@ -320,7 +285,6 @@ class ReadOnlyLog:
     def close(self) -> None:
         """Release what was read; later reads raise LogClosedError."""
         self._lookup.closed = LogClosedError
-        self._gathered.close_all()
 
     def __enter__(self) -> ReadOnlyLog:
         return self

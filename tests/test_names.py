@@ -12,7 +12,7 @@ import pytest
 from mrecordlog_async import ConsumerNameError, MultiRecordLog, PersistPolicy, QueueNameError, ReadOnlyLog
 from mrecordlog_async.client import RecordLogClient
 from mrecordlog_async.engine.running import EngineOptions
-from mrecordlog_async.maintenance.placed_log import open_placed_log
+from mrecordlog_async.maintenance.changing import open_to_change
 from mrecordlog_async.maintenance.transfer import BUILD_LIMITS
 from mrecordlog_async.names import has_control_characters
 from tests import damage
@@ -36,13 +36,13 @@ def directory(tmp_path: Path) -> Path:
     """A log with the names that Quickwit's crate, a higher limit or an older version allowed."""
 
     async def build() -> None:
-        async with await open_placed_log(tmp_path / "wal", ANY_NAME, create=True) as placed:
+        async with (await open_to_change(tmp_path / "wal", ANY_NAME, create=True)).log as changing:
             for queue, last in ((OLD, b"2"), (LONG, DAMAGED)):
-                await placed.log.create_queue(queue)
-                await placed.log.append_records(queue, None, [b"0", b"1", last])
-            await placed.log.create_consumer(OLD, OLD)
-            await placed.log.create_consumer("a*", OLD)
-            await placed.log.create_consumer(PATTERNS[0], "c")
+                await changing.create_queue(queue)
+                await changing.append_records(queue, None, [b"0", b"1", last])
+            await changing.create_consumer(OLD, OLD)
+            await changing.create_consumer("a*", OLD)
+            await changing.create_consumer(PATTERNS[0], "c")
 
     asyncio.run(build())
     return tmp_path / "wal"
@@ -118,10 +118,10 @@ def test_the_shell_prints_them_quoted_and_repair_keeps_them(directory: Path, tmp
 
 async def test_names_that_clients_fold_are_not_created_and_still_served(tmp_path: Path) -> None:
     """`GET /v1/queues/..` would be `GET /v1/`, say. A queue that has such a name already works as all others do."""
-    async with await open_placed_log(tmp_path / "wal", ANY_NAME, create=True) as placed:
+    async with (await open_to_change(tmp_path / "wal", ANY_NAME, create=True)).log as changing:
         for name in FOLDED:
-            await placed.log.create_queue(name)
-            await placed.log.create_consumer(name, name)
+            await changing.create_queue(name)
+            await changing.create_consumer(name, name)
     async with serving(tmp_path / "wal") as served, RecordLogClient(served.url) as client:
         for name in FOLDED:
             assert await client.append(name, b"a") == 0

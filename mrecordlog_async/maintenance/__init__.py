@@ -9,8 +9,8 @@ is given. All except `repair` work while a service writes to the log.
 
 Inside: `headers` determines where each segment must end, `scan` reads one segment around its damage, `damage` describes
 what cannot be read, `lenient_replay` rebuilds the queues. `transfer` is the one way to copy queues to another log;
-`dumped_lines` and `load` store those of a dump. `stored_log` reads a log of any size and `placed_log` opens one for
-writing, both without its records in memory. `new_directory` creates a directory that exists whole or not at all.
+`dumped_lines` and `load` store those of a dump. `changing` opens a log for writing without its records in memory.
+`new_directory` creates a directory that exists whole or not at all.
 """
 
 from mrecordlog_async.maintenance.damage import Damage

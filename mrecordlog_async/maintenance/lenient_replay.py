@@ -231,7 +231,7 @@ class LenientReplay:
         queue.name, queue.name_lost, queue.named = entry.name, False, self._epoch
         self._raise_start(queue, entry.first_position)
         queue.next_position = entry.next_position
-        queue.settings = QueueSettings.of(entry.options, entry.consumers)
+        queue.settings = QueueSettings.stored(entry.options, entry.consumers)
 
     def _replace_name(self, name: str, queue_id: int) -> None:
         """Forget an older queue of this name: its delete was lost."""

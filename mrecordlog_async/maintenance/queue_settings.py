@@ -14,6 +14,7 @@ from mrecordlog_async.format.controls import (
     Truncate,
 )
 from mrecordlog_async.format.stored_options import SEALED, SetOptions, StoredOptions
+from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.settings import options_of, owner_text
 from mrecordlog_async.options import QueueOptions
 
@@ -35,7 +36,12 @@ class QueueSettings:
     owners: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, stored: StoredOptions, consumers: Iterable[tuple[str, ConsumerState]]) -> QueueSettings:
+    def of(cls, queue: Queue) -> QueueSettings:
+        """Return what is set on a queue that was read."""
+        return cls.stored(queue.options, queue.consumer_states())
+
+    @classmethod
+    def stored(cls, stored: StoredOptions, consumers: Iterable[tuple[str, ConsumerState]]) -> QueueSettings:
         """Return the settings that a state of queues or a table has."""
         settings = cls(options_of(stored), bool(stored.flags & SEALED))
         for name, state in sorted(consumers):

@@ -15,10 +15,10 @@ from mrecordlog_async.maintenance.damage import Damage
 from mrecordlog_async.maintenance.lenient_replay import SalvagedQueue
 from mrecordlog_async.maintenance.new_directory import free_names
 from mrecordlog_async.maintenance.salvage import Salvage, salvage_from, salvaged_runs
-from mrecordlog_async.maintenance.stored_log import StoredLog
 from mrecordlog_async.maintenance.transfer import Carried, QueueShape, carry_all, new_log, with_room, write_queues
 from mrecordlog_async.model import RecoveryProgress
 from mrecordlog_async.options import GIB, QueueOptions, check_segment_bytes
+from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.lock import locked_by_another
@@ -105,7 +105,7 @@ def repair(
 def _refusal(log: LogDirectory) -> list[Damage]:
     """Return why open refuses a log of which every part is whole: they may be from copies that went on differently."""
     try:
-        StoredLog.open(log.path, filesystem=log.files).close()
+        ReadOnlyLog.open(log.path, keep_records=False, filesystem=log.files).close()
     except CorruptionError as error:
         return [Damage(error.segment, error.offset or 0, 0, error.reason)]
     return []

@@ -22,6 +22,7 @@ from mrecordlog_async.format.parse import MalformedError, ParsedBatch, SegmentPa
 from mrecordlog_async.format.record import Commit
 from mrecordlog_async.format.table import Table
 from mrecordlog_async.maintenance.damage import DamagedRange, FrameJoiner
+from mrecordlog_async.recovery.segment_reader import batches_in
 from mrecordlog_async.recovery.torn_or_damaged import Evidence, SegmentEnd, Verdict, judge, look_after
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import read_exact
@@ -114,14 +115,11 @@ class SegmentScan:
         begun = parser.table is not None
         self._reason = "a frame is damaged"
         try:
-            for base, piece in self._directory.pieces(self._handle, parser.end, self._stop):
-                for batch in parser.feed(piece, base):
-                    if not begun and parser.table is not None:
-                        begun = True
-                        yield parser.table
-                    yield batch
-                if parser.stopped:
-                    break
+            for batch in batches_in(parser, self._directory.pieces(self._handle, parser.end, self._stop)):
+                if not begun and parser.table is not None:
+                    begun = True
+                    yield parser.table
+                yield batch
         except MalformedError as error:
             self._reason = error.reason
         if not begun and parser.table is not None:

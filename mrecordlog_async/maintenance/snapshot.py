@@ -23,8 +23,8 @@ from mrecordlog_async.maintenance.damage import DamagedRange
 from mrecordlog_async.maintenance.headers import LogHeaders, read_headers
 from mrecordlog_async.maintenance.new_directory import new_directory
 from mrecordlog_async.maintenance.scan import SegmentScan
-from mrecordlog_async.maintenance.stored_log import StoredLog
 from mrecordlog_async.model import RecoveryProgress
+from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.storage.directory import Listing, LogDirectory, naming
 from mrecordlog_async.storage.filesystem import Buffer, FileSystem, read_exact, write_all
 from mrecordlog_async.storage.segment import TEMPORARY_SUFFIX, segment_name
@@ -110,7 +110,9 @@ class _Copier:
     def check(self, on_progress: Callable[[RecoveryProgress], None] | None) -> None:
         """Read every byte of the target. An error names a linked segment as in the source: the link is removed."""
         try:
-            StoredLog.open(self._target.path, on_progress=on_progress, filesystem=self._files).close()
+            ReadOnlyLog.open(
+                self._target.path, keep_records=False, on_progress=on_progress, filesystem=self._files
+            ).close()
         except OSError as error:
             linked = {self._link_path(number): number for number in self._linked}
             if error.filename in linked:

@@ -37,8 +37,8 @@ from mrecordlog_async.errors import (
     RecordTooLargeError,
 )
 from mrecordlog_async.log import MultiRecordLog
+from mrecordlog_async.maintenance.changing import open_to_change
 from mrecordlog_async.maintenance.new_directory import new_directory
-from mrecordlog_async.maintenance.placed_log import open_placed_log
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
 from mrecordlog_async.model import POSITION_MAX, Run
 from mrecordlog_async.options import GIB, MIB, Limits, PersistPolicy, QueueOptions
@@ -170,10 +170,9 @@ async def new_log(
     with new_directory(files, directory, like=like, takes_lock=False) as partial, _naming_full_disk(directory):
         # It takes the names of an old log, even those that no other log would create.
         options = EngineOptions(PersistPolicy.never(), BUILD_LIMITS, any_name=True)
-        async with await open_placed_log(
-            partial, options, create=True, segment_bytes=segment_bytes, filesystem=files
-        ) as placed:
-            yield placed.log
+        built = await open_to_change(partial, options, create=True, segment_bytes=segment_bytes, filesystem=files)
+        async with built.log as log:
+            yield log
 
 
 @contextmanager

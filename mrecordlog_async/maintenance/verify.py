@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.maintenance.damage import Damage
 from mrecordlog_async.maintenance.salvage import salvage_from
-from mrecordlog_async.maintenance.stored_log import StoredLog
 from mrecordlog_async.model import RecoveryProgress, RecoveryReport
+from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem
 
@@ -62,7 +62,7 @@ def verify(
     """
     log = LogDirectory.at(directory, filesystem)
     try:
-        with StoredLog.open(log.path, on_progress=on_progress, filesystem=log.files) as reader:
+        with ReadOnlyLog.open(log.path, keep_records=False, on_progress=on_progress, filesystem=log.files) as reader:
             return Verification(reader.recovery_report)
     except CorruptionError as error:
         damage = _all_damage(log)

@@ -47,16 +47,13 @@ def position_at(queue: Queue, tick: int) -> int:
     return position_from(queue, queue.first_position, tick)
 
 
-def position_from(queue: Queue, start: int, tick: int, *, is_exact: bool = False) -> int:
-    """Do what `position_at` does, where every retained record before *start* was stored before *tick*.
-
-    *is_exact*: also raise for a place that begins before *start*: the time it begins with is that of another record.
-    """
+def position_from(queue: Queue, start: int, tick: int) -> int:
+    """Do what `position_at` does, where every retained record before *start* was stored before *tick*."""
     start = max(start, queue.first_position)
     for index, place in queue.places(start, queue.memory_first):
         if index.highest_ticks[place] >= tick:
             first = max(index.first_positions[place], start)
-            if index.first_ticks[place] < tick or (is_exact and index.first_positions[place] < first):
+            if index.first_ticks[place] < tick:
                 raise queue.on_disk(first)
             return first
     for position, stored in _first_ticks(queue, tick):

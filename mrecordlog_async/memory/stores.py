@@ -1,8 +1,8 @@
 """The place of a queue's records, as the queue asks it.
 
 A queue has its positions itself and asks its store (`Store`) for records only, always between positions that it names.
-`memory.store` has the one of an open log. `recovery.places` has another one, which notes where on the disk the records
-are.
+`memory.store` has the one of an open log. `recovery.positions` has another one, which notes where on the disk the
+records are.
 """
 
 from __future__ import annotations

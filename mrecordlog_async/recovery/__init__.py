@@ -10,8 +10,8 @@
 | `cleanup` | makes a recovered log ready for its next batch; needs the lock |
 | `live_reader` | reads a log again while its writer is faster than the reader |
 | `follower` | reads what a writer added since |
-| `places` | replays a log for its positions and for where its records are, without payloads |
-| `place_reader` | reads the records of such places |
+| `positions` | replays a log for its positions and for where its records are, without payloads |
+| `segment_reader` | reads segments from an offset on, and takes what is wanted of them: records of such places |
 | `beyond_memory` | opens a log that is larger than memory, by its gathered files |
 | `gathered_reader` | reads runs from gathered files, in pieces that neighbouring reads share |
 | `gathering` | makes gathered files, and checks whether one belongs to its segment |

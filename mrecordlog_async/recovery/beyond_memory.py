@@ -24,7 +24,7 @@ from mrecordlog_async.format.gathered import GatheredError, GatheredHead, Gather
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.spilling import collect_and_leave
 from mrecordlog_async.options import MIB
-from mrecordlog_async.recovery.gathering import SegmentParts, identify, unidentified, write_collected
+from mrecordlog_async.recovery.gathering import SegmentParts, identify, write_collected
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.gathered_files import GatheredFile, gathered_path
 
@@ -96,13 +96,12 @@ class GatheredFirst:
     over them if they have no such file: one of them is too large to be replayed.
     """
 
-    def __init__(self, directory: LogDirectory, bounds: MemoryBounds, *, writes: bool) -> None:
-        """Begin with the files that are there. *writes*: others may be written; otherwise they are only laid out."""
+    def __init__(self, directory: LogDirectory, bounds: MemoryBounds) -> None:
+        """Begin with the files that are there."""
         self.by_index = bounds.by_index
         self.replayed_from = 0
         self._directory = directory
         self._part_bytes = (bounds.memory_bytes + OPENING_BYTES) // 2  # nothing else is in memory then
-        self._writes = writes
         self._made: dict[int, GatheredSegment | None] = {}
 
     def find(self, number: int) -> GatheredSegment | None:
@@ -119,7 +118,7 @@ class GatheredFirst:
         try:
             gathering = Gathering(identify(directory, number))
             parts = SegmentParts(directory, gathering.index.head, self._part_bytes)
-            size, _ = write_collected(directory, gathering, parts, writes=self._writes)
+            size, _ = write_collected(directory, gathering, parts)
             with directory.opened(number) as handle:
                 return GatheredSegment(gathering.index, size, directory.files.size(handle))
         except (OSError, CorruptionError):  # replay says what is wrong
@@ -144,14 +143,13 @@ class MemoryBound:
     files: sizes of the gathered files that were written. strict_from: the segments from it on must fit; None if none.
     """
 
-    def __init__(self, directory: LogDirectory, bounds: MemoryBounds, *, writes: bool) -> None:
-        """Begin with no records. *writes*: gathered files may be written; otherwise they are only laid out."""
+    def __init__(self, directory: LogDirectory, bounds: MemoryBounds) -> None:
+        """Begin with no records."""
         self.files: dict[int, int] = {}
         self.strict_from: int | None = None
         self._directory = directory
         self._memory_bytes, self._exceeded = bounds.memory_bytes, bounds.exceeded
         self._slack = 0 if bounds.is_usual else min(bounds.memory_bytes // SLACK_PART, SLACK_BYTES_MAX)
-        self._writes = writes
         self._left: set[int] = set()
 
     def hold(self, queues: Queues, segment: int, batch: int) -> None:
@@ -185,15 +183,8 @@ class MemoryBound:
     def _leave(self, queues: Queues, number: int, batch: int) -> None:
         if number in queues.pins.gathered:
             return  # it was opened by its index, so nothing of it is in memory
-        try:
-            head = identify(self._directory, number, queues.opening, batch)
-        except FileNotFoundError:
-            if self._writes:
-                raise
-            # A writer has removed it: its records are about to be truncated. They leave before those of later segments.
-            head = unidentified(number, queues.opening, batch)
-        gathering = Gathering(head)
+        gathering = Gathering(identify(self._directory, number, queues.opening, batch))
         parts = collect_and_leave(queues, gathering.index)
-        size, _ = write_collected(self._directory, gathering, parts, writes=self._writes)
+        size, _ = write_collected(self._directory, gathering, parts)
         if size:
             self.files[number] = size

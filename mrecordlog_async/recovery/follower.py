@@ -23,10 +23,10 @@ from mrecordlog_async.format.frame import BLOCK_BYTES, FRAME_HEADER_BYTES, block
 from mrecordlog_async.format.header import HeaderError, SegmentHeader
 from mrecordlog_async.format.parse import MalformedError, ParsedBatch, SegmentParser
 from mrecordlog_async.format.table import Table
-from mrecordlog_async.recovery.beyond_memory import MemoryBound
 from mrecordlog_async.recovery.recovered import LastRead, RecoveredLog
 from mrecordlog_async.recovery.replay import Replay
 from mrecordlog_async.recovery.segment_files import sync_for_readers
+from mrecordlog_async.recovery.segment_reader import batches_in
 from mrecordlog_async.recovery.torn_or_damaged import SegmentEnd, look_after
 from mrecordlog_async.storage.directory import LogDirectory, naming
 from mrecordlog_async.storage.filesystem import read_exact
@@ -44,10 +44,7 @@ class LostTrackError(Exception):
 class Follower:
     """Keeps *recovered* up to date. No file stays open between two reads, so it keeps no disk space in use."""
 
-    def __init__(
-        self, directory: LogDirectory, recovered: RecoveredLog, failed_looks: int = 0, bound: MemoryBound | None = None
-    ) -> None:
-        """*bound* decides how many records stay in memory."""
+    def __init__(self, directory: LogDirectory, recovered: RecoveredLog, failed_looks: int = 0) -> None:
         self.recovered = recovered
         self.failed_looks = failed_looks  # how often in a row there were bytes that are not a batch
         self._lost = recovered.overtaken
@@ -55,7 +52,7 @@ class Follower:
         self._files = directory.files
         self._parser = _parser_after(recovered)
         self._seed = segment_seed(recovered.log_id, recovered.end.segment)
-        self._replay = Replay(recovered.counts, bound=bound)
+        self._replay = Replay(recovered.counts)
         self._replay.queues = recovered.queues
 
     def read_on(self) -> bool:
@@ -105,13 +102,9 @@ class Follower:
 
     def _take_batches(self, handle: int) -> list[ParsedBatch]:
         parser = self._parser
-        batches: list[ParsedBatch] = []
         had_table = parser.table is not None
         try:
-            for base, piece in self._pieces(handle, parser.end):
-                batches += parser.feed(piece, base)
-                if parser.stopped:
-                    break
+            batches = list(batches_in(parser, self._pieces(handle, parser.end)))
         except MalformedError as error:
             raise LostTrackError(error.reason) from None
         end = SegmentEnd.of(parser)

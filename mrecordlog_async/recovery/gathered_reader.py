@@ -62,17 +62,6 @@ class WantedRuns(NamedTuple):
     bytes_max: int
 
 
-def wanted_runs(queue: Queue, start: int, stop: int, bytes_max: int) -> WantedRuns | None:
-    """Return what is to be read first of the records at positions *start* … *stop* - 1; None if none is on the disk."""
-    start = max(start, queue.first_position)
-    for index, places in queue.places_by_segment(start, stop):
-        if places:
-            stop = min(index.next_positions[places[-1]], queue.memory_first, stop)
-            size = max(bytes_max, index.lengths[places[0]])
-            return WantedRuns(index.head, queue.id, max(start, index.first_positions[places[0]]), stop, size)
-    return None
-
-
 def cut_runs(queue: Queue, first: int) -> WantedRuns | None:
     """Return what is to be read to count what a truncate to position *first* leaves; None if that is known."""
     if not queue.first_position <= first < queue.memory_first or (found := queue.cut_place(first)) is None:
@@ -97,11 +86,6 @@ class FoundRuns(NamedTuple):
         return sum(run.record_count for run in self.runs), sum(len(run.payload) for run in self.runs)
 
 
-def is_exact(found: GatheredHead, wanted: GatheredHead) -> bool:
-    """Return whether a file is the one that was wanted, or has every record of the segment."""
-    return found in (wanted, wanted.whole)
-
-
 class GatheredReader:
     """The open gathered files of a log, and their pieces that were read last. Several threads may use it at a time.
 
@@ -112,17 +96,15 @@ class GatheredReader:
     def __init__(
         self,
         directory: LogDirectory,
-        fits: Callable[[GatheredHead, GatheredHead], bool] = is_exact,
         *,
         may_write: Callable[[int], bool] = lambda size: True,
         memory_bytes: int = 0,
     ) -> None:
-        """Read the files in *directory* whose head *fits* the wanted one.
+        """Read the files in *directory* whose head is the wanted one.
 
         *may_write*: returns whether a file of this size may take the place of one that does not fit. *memory_bytes*:
         the limit of the log's memory; a pass over a segment may take a quarter of it.
         """
-        self._fits = fits
         self._may_write = may_write
         self._pass_bytes = max(memory_bytes // 4, PASS_BYTES)
         self._kept: tuple[GatheredHead, SegmentParts] | None = None  # what the last pass collected without a file
@@ -134,11 +116,6 @@ class GatheredReader:
         self._pieces = Pieces()
         self._making = Lock()  # one segment at a time: each takes the memory of a segment
         self.failed: dict[int, tuple[CorruptionError | OSError | None, float]] = {}
-
-    def read(self, wanted: WantedRuns) -> FoundRuns:
-        """Return the first of what is *wanted*, as much as its limit allows; the errors are as of `read_many`."""
-        with UsedPiece(self._pieces) as piece:
-            return self._read_or_make(wanted, piece)
 
     def read_many(self, wanted: Sequence[WantedRuns]) -> list[FoundRuns]:
         """Return all of what is *wanted*.
@@ -253,7 +230,7 @@ class GatheredReader:
                 file.users += 1
                 return file
         opened = GatheredFile(self._directory.files, gathered_path(self._directory.path, number))
-        if not self._fits(opened.index.head, head):
+        if opened.index.head not in (head, head.whole):  # the one that is wanted, or every record of the segment
             opened.close()
             raise GatheredError("it belongs to another segment, or to another state of the log")
         opened.users += 1

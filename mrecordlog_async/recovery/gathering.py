@@ -28,6 +28,7 @@ from mrecordlog_async.memory.collected import CollectedRuns, held_run
 from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.store import RetainedStore
 from mrecordlog_async.model import OFFSET_BYTES, POSITION_MAX, TICK_NS, Times
+from mrecordlog_async.recovery.segment_reader import batches_in
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import read_exact
 from mrecordlog_async.storage.gathered_files import gathered_path, write_gathered
@@ -232,8 +233,7 @@ class SegmentParts:
         with _opened(directory, number) as handle:
             parser = SegmentParser(head.log_id, number, _header(directory, handle, number).first_batch)
             try:
-                for base, piece in directory.pieces(handle, 0, head.end):
-                    yield from parser.feed(piece, base)
+                yield from batches_in(parser, directory.pieces(handle, 0, head.end))
             except MalformedError as error:
                 raise CorruptionError(segment_name(number), error.offset, error.reason) from None
             if parser.end != head.end:

@@ -16,7 +16,6 @@ from typing import NamedTuple
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.controls import Truncate
 from mrecordlog_async.memory.store import RetainedStores
-from mrecordlog_async.recovery.beyond_memory import MemoryBounds
 from mrecordlog_async.recovery.follower import Follower, LostTrackError
 from mrecordlog_async.recovery.recovered import RecoveredLog
 from mrecordlog_async.recovery.recovery import Progress, Reading, check_nothing_is_missing, read_without_lock
@@ -33,20 +32,17 @@ def read_live_log(
     directory: LogDirectory,
     on_progress: Progress | None = None,
     new_stores: NewStores = RetainedStores,
-    bounds: MemoryBounds | None = None,
 ) -> RecoveredLog:
     """Read the log in *directory* without the lock.
 
-    *new_stores* decides what is kept of the records, and *bounds* how many of them in memory.
+    *new_stores* decides what is kept of the records.
 
     Raises:
         FileNotFoundError: There is no log.
         CorruptionError: Acknowledged data is damaged.
         OSError: A file cannot be read.
     """
-    attempt = directory.read_while_it_moves(
-        _LiveReader(directory, on_progress, new_stores, bounds).read, _Attempt.is_last
-    )
+    attempt = directory.read_while_it_moves(_LiveReader(directory, on_progress, new_stores).read, _Attempt.is_last)
     return attempt.reading.recovered if attempt.is_whole else _give_in(attempt.reading)
 
 
@@ -64,22 +60,15 @@ class _Attempt(NamedTuple):
 class _LiveReader:
     """Reads the log again and again until it was faster than the writer."""
 
-    def __init__(
-        self, directory: LogDirectory, on_progress: Progress | None, new_stores: NewStores, bounds: MemoryBounds | None
-    ) -> None:
+    def __init__(self, directory: LogDirectory, on_progress: Progress | None, new_stores: NewStores) -> None:
         self._directory = directory
-        self._bounds = bounds
         self._new_stores = new_stores
         self._on_progress = on_progress
         self._lost = 0
 
     def read(self, listing: Listing) -> _Attempt:
         reading = read_without_lock(
-            self._directory,
-            listing,
-            on_progress=self._on_progress,
-            new_stores=self._new_stores,
-            bounds=self._bounds,
+            self._directory, listing, on_progress=self._on_progress, new_stores=self._new_stores
         )
         is_whole = _is_whole(self._directory, reading)
         self._lost += not is_whole

@@ -116,14 +116,13 @@ def read_without_lock(
     *,
     on_progress: Progress | None = None,
     new_stores: NewStores = RetainedStores,
-    bounds: MemoryBounds | None = None,
 ) -> Reading:
     """Read the log in *directory* without the lock, as far as the writer has not removed it.
 
-    *listing* has segments; *new_stores* decides what is kept of the records, and *bounds* how many of them in memory.
-    Raises what `read_log` does; FileNotFoundError as well if *listing* is out of date.
+    *listing* has segments; *new_stores* decides what is kept of the records. Raises what `read_log` does;
+    FileNotFoundError as well if *listing* is out of date.
     """
-    return _read_believed(SegmentFiles(directory, has_lock=False), listing, on_progress, new_stores, bounds)
+    return _LogReader(SegmentFiles(directory, has_lock=False), listing, on_progress, new_stores).read()
 
 
 def _read_believed(
@@ -135,11 +134,11 @@ def _read_believed(
 ) -> Reading:
     """Read a log once; again if a gathered file is of a state that it does not have, or a segment is too large.
 
-    Raises SegmentTooLargeError if that is the last one, and the caller holds the lock.
+    The caller holds the lock. Raises SegmentTooLargeError if that is the last one.
     """
     if bounds is None:
         return _LogReader(files, listing, on_progress, new_stores).read()
-    first = GatheredFirst(files.directory, bounds, writes=files.has_lock)
+    first = GatheredFirst(files.directory, bounds)
     while True:
         try:
             reading = _LogReader(files, listing, on_progress, new_stores, bounds, first).read()
@@ -169,7 +168,7 @@ class _LogReader:
         self._first = first
         self._bound = None
         if bounds is not None and first is not None:
-            self._bound = MemoryBound(files.directory, bounds, writes=files.has_lock)
+            self._bound = MemoryBound(files.directory, bounds)
             self._bound.strict_from = first.replayed_from if bounds.is_strict else None
         self._gathered: dict[int, int] = {}  # sizes of the gathered files that are used
         self._listing = listing
@@ -262,8 +261,6 @@ class _LogReader:
 
     def _replay_last(self, segment: OpenSegment, closed: Closed | None, size: int) -> RecoveredLog:
         """Replay the last segment and judge its end (step 3); return the log as it is after that."""
-        if self._bound is not None and not self._files.has_lock:
-            self._bound.strict_from = None  # only the writer can complete this segment, so that it is gathered
         # Only what this segment's own COMMITs and header say about the oldest live segment counts.
         self._chain.state.oldest_segment = 0
         if not self._files.has_lock:

@@ -24,10 +24,11 @@ from mrecordlog_async.model import DAY_TICKS, TICK_NS
 from mrecordlog_async.recovery.beyond_memory import MemoryBound
 from mrecordlog_async.recovery.recovered import ClockJump, Counts
 from mrecordlog_async.recovery.segment_files import OpenSegment
+from mrecordlog_async.recovery.segment_reader import batches_in
 from mrecordlog_async.storage.segment import segment_name
 
 NewStores = Callable[[], Stores]
-"""Makes what decides what is kept of the records: `RetainedStores`, or `places.PlacedStores`."""
+"""Makes what decides what is kept of the records: `RetainedStores`, or `positions.PositionStores`."""
 
 
 class Replay:
@@ -111,14 +112,11 @@ class SegmentChain:
         parser, name, number, state = segment.parser, segment.name, segment.number, self.state
         begun = parser.table is not None
         try:
-            for base, piece in pieces:
-                for batch in parser.feed(piece, base):
-                    if not begun:
-                        begun = self._begin(segment)
-                        state = self.state  # another one if the segment before was contradicted
-                    state.add(name, number, batch)
-                if parser.stopped:
-                    break
+            for batch in batches_in(parser, pieces):
+                if not begun:
+                    begun = self._begin(segment)
+                    state = self.state  # another one if the segment before was contradicted
+                state.add(name, number, batch)
         except MalformedError as error:
             raise CorruptionError(name, error.offset, error.reason) from None
         if not begun:

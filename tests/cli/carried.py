@@ -5,9 +5,8 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
-from mrecordlog_async import MultiRecordLog, QueueOptions
+from mrecordlog_async import MultiRecordLog, QueueOptions, ReadOnlyLog
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
-from mrecordlog_async.maintenance.stored_log import StoredLog
 
 OWNER = str(uuid.UUID(int=7))
 
@@ -38,5 +37,5 @@ async def all_settings(log: MultiRecordLog) -> None:
 
 def settings_seen(directory: Path) -> tuple[dict[str, QueueSettings], list[tuple[str, str]]]:
     """Return what is set in a log: by queue, and the rules."""
-    with StoredLog.open(directory) as log:
-        return {queue: log.settings(queue) for queue in log.list_queues()}, log.consumer_rules()
+    with ReadOnlyLog.open(directory, keep_records=False) as log:
+        return {queue: QueueSettings.of(log.state_of(queue)) for queue in log.list_queues()}, log.consumer_rules()

@@ -7,9 +7,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from mrecordlog_async import MultiRecordLog
+from mrecordlog_async import MultiRecordLog, ReadOnlyLog
 from mrecordlog_async.cli.output.text import open_log
-from mrecordlog_async.maintenance.stored_log import StoredLog
 from tests import warm
 from tests.said import at_any_speed
 
@@ -50,7 +49,7 @@ async def over_several_segments(log: MultiRecordLog) -> None:
             await log.append(queue, bytes([number]) * 10_000)
 
 
-def open_then_truncate(directory: str) -> StoredLog:
+def open_then_truncate(directory: str) -> ReadOnlyLog:
     """Open a log that is `over_several_segments` for reading; then of "q" nothing is left, of "later" one record."""
 
     async def truncate(log: MultiRecordLog) -> None:

@@ -20,7 +20,7 @@ import pytest
 from mrecordlog_async.cli.main import main
 from mrecordlog_async.cli.shell.exit_codes import DAMAGE, FAILED, FINE, INTERRUPTED, LOCKED, USAGE
 from mrecordlog_async.format import header
-from mrecordlog_async.maintenance.stored_log import StoredLog
+from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.lock import take_lock
 from tests import damage
@@ -233,7 +233,7 @@ def test_load_names_the_line_that_the_log_refuses(place: Place, capsys: pytest.C
     (place.path / "lines").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert main(["load", str(place.intact), str(place.path / "lines")]) == FAILED
     assert "line 3: queue 'orders': position 3 is already taken" in capsys.readouterr().err
-    with StoredLog.open(place.intact) as log:
+    with ReadOnlyLog.open(place.intact, keep_records=False) as log:
         assert log.summary()["orders"].next_position == 42
 
 

@@ -105,6 +105,7 @@ REMOVED: dict[str, str] = {
     "mrecordlog_async.ReadOnlyLog.last_record": "`range(queue, log.last_position(queue))`",
     "mrecordlog_async.ReadOnlyLog.names": _TOOLS,
     "mrecordlog_async.ReadOnlyLog.next_positions": _TOOLS,
+    "mrecordlog_async.ReadOnlyLog.open_placed": "`ReadOnlyLog.open(directory, keep_records=False)`",
     "mrecordlog_async.ReadOnlyLog.queues_with_consumers": _TOOLS,
     "mrecordlog_async.ReadOnlyLog.ranked_in_steps": _TOOLS,
     "mrecordlog_async.ReadOnlyLog.times": _TOOLS,

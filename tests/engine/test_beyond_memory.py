@@ -275,7 +275,7 @@ async def test_counts_are_exact_where_positions_have_gaps(directory: Path) -> No
         assert counted(log) == expected
     async with MultiRecordLog.open(directory, limits=LIMITS) as log:
         assert counted(log) == expected
-        reader = await asyncio.to_thread(ReadOnlyLog.open, directory, memory_bytes=MIB)
+        reader = await asyncio.to_thread(ReadOnlyLog.open, directory, keep_records=False)
         assert counted(reader) == expected
         assert await log.truncate("q", left[20]) == 21
         assert await asyncio.to_thread(reader.refresh)
@@ -718,7 +718,6 @@ async def test_all_that_is_wanted_is_read_whatever_the_limit_of_one_read(log: Mu
     queue = log._engine.queues.get("q")
     assert queue is not None
     wanted = WantedRuns(unidentified(0, 0, 0), queue.id, 0, 100, bytes_max=1)
-    assert (await asyncio.to_thread(reader.read, wanted)).next_position < 100
     (found,) = await asyncio.to_thread(reader.read_many, [wanted])
     assert [each for run in found.runs for each in run.records()] == records(0, 100)
 
@@ -1016,7 +1015,7 @@ async def test_a_time_is_found_where_the_clock_went_back_before_a_truncate(direc
         assert (await anext(log.read("q", time_of_tick(tick + 10)))).position == 60
 
         def read() -> int:
-            with ReadOnlyLog.open(directory, memory_bytes=1) as reader:
+            with ReadOnlyLog.open(directory, keep_records=False) as reader:
                 return next(reader.read("q", time_of_tick(tick + 10))).position
 
         await log.sync()

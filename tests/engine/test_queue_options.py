@@ -19,7 +19,7 @@ from mrecordlog_async import (
     QueueSealedError,
     RecordTooLargeError,
 )
-from mrecordlog_async.maintenance.placed_log import open_placed_log
+from mrecordlog_async.maintenance.changing import open_to_change
 
 TEN = QueueOptions(max_records=10)
 TEN_NEWEST = QueueOptions(max_records=10, when_full="drop_oldest")
@@ -242,9 +242,9 @@ async def test_a_log_without_its_records_drops_none(directory: Path, log: MultiR
     await log.create_queue("q", options=TEN_NEWEST)
     await log.append_records("q", None, [b"x"] * 10)
     await log.close()
-    async with await open_placed_log(directory) as placed:
+    async with (await open_to_change(directory)).log as changing:
         with pytest.raises(LogFullError, match="'q' is full"):
-            await placed.log.append_record("q", None, b"x")
+            await changing.append_record("q", None, b"x")
 
 
 async def test_a_limit_counts_single_records_of_its_own_batch(log: MultiRecordLog) -> None:

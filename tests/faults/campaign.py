@@ -97,8 +97,11 @@ def _damaged(intact: Intact, chance: random.Random, memory_bytes: int) -> None:
             changed.append((name, at))
     disk = on_disk(files)
     try:
-        log = ReadOnlyLog.open(DIRECTORY, filesystem=disk, memory_bytes=memory_bytes or None)
+        log = ReadOnlyLog.open(DIRECTORY, filesystem=disk)
         seen = state_in(log)
+        on_disk_only = ReadOnlyLog.open(DIRECTORY, filesystem=disk, keep_records=False)
+        for queue in log.list_queues():
+            assert list(on_disk_only.read(queue)) == list(log.range(queue)), f"other records after {changed}"
     except CorruptionError:
         return
     before_end = [name for name, at in changed if at < ends[name]]

@@ -31,7 +31,7 @@ from mrecordlog_async.model import TICK_NS
 
 from . import inside
 from .disk import Disk, Fault, Snapshot
-from .inside import FIRST_QUEUE_ID, TIME_NS, PlacedLog, TruncateQueue, without_chance
+from .inside import FIRST_QUEUE_ID, TIME_NS, Changing, TruncateQueue, without_chance
 from .judge import Bounds, Call, Model, State, Verdict, Violation, as_payloads, state_in, state_of
 from .process import Hanging, Process, VirtualLoop, pause_job, repeatable
 
@@ -115,7 +115,7 @@ class Run:
         self.ended_holders: set[tuple[int, int]] = set()  # queue id and epoch: from before a crash under a weak policy
         self.unfinished = False  # a copy that is still being made
         self.log: MultiRecordLog | None = None
-        self.placed: PlacedLog | None = None  # `log` without its records
+        self.changing: Changing | None = None  # `log` without its records
         self.stopped: BaseException | None = None
         self.in_doubt: Mapping[str, int] = {}  # what the last close named: the lowest position by queue
         self.seen: State | None = None  # what a reader saw at the end of the history
@@ -158,15 +158,15 @@ class Run:
         policy = policy or self.policy
         was_closed = not self.opened or self.disk.exists(f"{self.directory}/CLOSED")
         opening = inside.open_without_records(self.directory, policy, self.limits, self.disk, self.segment_bytes)
-        self.placed = await self._inside(opening)
-        self.log = self.placed.log
+        self.changing = await self._inside(opening)
+        self.log = self.changing.log
         (next_queue_id, _), _ = self.log.inspection.names()
         state = self._look(self.directory)._replace(next_queue_id=next_queue_id)
         self._begin_life(state, policy, was_closed, "reopened without records")
 
     async def _open(self, opening: Awaitable[MultiRecordLog], was_closed: bool) -> None:
         """Begin a life with what the log holds before it does anything by itself."""
-        self.log, self.placed, self.opened = await opening, None, True
+        self.log, self.changing, self.opened = await opening, None, True
         inside.tell_of_truncates(self.log, self._expire)
         with self.unnoticed():
             state = await state_of(self.log)
@@ -216,7 +216,7 @@ class Run:
             self.in_doubt = error.in_doubt
             if self.log.inspection.failure is None or not error.in_doubt or self.policy.syncs_each_batch:
                 raise Violation(f"close of a log without doubts says {error}") from error
-        self.log = self.placed = None
+        self.log = self.changing = None
         self.note("closed")
         alone = all(other.log is None for other in (*self.copies, *self._original))
         if (alone and self.disk.open_handles()) or self.disk.misuse:
@@ -242,7 +242,7 @@ class Run:
             self.process.die()
         dead.on_call, dead.on_half_written = _ignore, None
         dead.cut_power()  # for its disk, nothing more can come of it
-        self.log = self.placed = self.process = None
+        self.log = self.changing = self.process = None
         if old is not None:
             inside.forget(old)
         self._watch(self.disk)
@@ -431,10 +431,10 @@ class Run:
             return None
         call.tick = time.time_ns() // TICK_NS
         self.model.begin(call)
-        if call.kind != "truncate" or self.placed is None:  # whose result is not what its future holds
+        if call.kind != "truncate" or self.changing is None:  # whose result is not what its future holds
             loop.next_call = call
         try:
-            value = await coroutine_of(self.log, self.placed, call)
+            value = await coroutine_of(self.log, self.changing, call)
         except asyncio.CancelledError:
             call.cancel()
             raise
@@ -464,7 +464,7 @@ def _ignore(call: str) -> None:
     pass
 
 
-def coroutine_of(log: MultiRecordLog, placed: PlacedLog | None, call: Call) -> Coroutine[Any, Any, object]:
+def coroutine_of(log: MultiRecordLog, changing: Changing | None, call: Call) -> Coroutine[Any, Any, object]:
     if call.soon:
         return _append_soon(log, call)
     if call.kind == "append" and len(call.payloads) == 1:
@@ -478,17 +478,17 @@ def coroutine_of(log: MultiRecordLog, placed: PlacedLog | None, call: Call) -> C
     if call.kind == "truncate":
         assert call.position is not None
         queue_id = call.holder[0] if call.holder is not None else None
-        return (placed or log).truncate(call.queue, call.position, queue_id=queue_id, past_consumers=call.forced)
+        return (changing or log).truncate(call.queue, call.position, queue_id=queue_id, past_consumers=call.forced)
     if call.kind == "sync":
         return log.drain() if call.forced else log.sync()
     if call.kind == "configure":
-        return _configure(log, placed, call)
+        return _configure(log, changing, call)
     return _setting(log, call)
 
 
-async def _configure(log: MultiRecordLog, placed: PlacedLog | None, call: Call) -> None:
-    if placed is not None:
-        await placed.count([call.queue])
+async def _configure(log: MultiRecordLog, changing: Changing | None, call: Call) -> None:
+    if changing is not None:
+        await changing.count(call.queue)
     await log.configure_queue(call.queue, call.options)
 
 

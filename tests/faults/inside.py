@@ -21,10 +21,10 @@ from mrecordlog_async import Limits, MultiRecordLog, PersistPolicy
 from mrecordlog_async.engine import open_async
 from mrecordlog_async.engine.intake.controls import ChangeRule, TruncateQueue
 from mrecordlog_async.engine.running import EngineOptions
-from mrecordlog_async.maintenance.placed_log import PlacedLog, open_placed_log
+from mrecordlog_async.maintenance.changing import Changing, open_to_change
 from mrecordlog_async.storage.filesystem import FileSystem
 
-__all__ = ["PlacedLog", "TruncateQueue"]
+__all__ = ["Changing", "TruncateQueue"]
 
 TIME_NS = 1_767_225_600_000_000_000
 LOG_ID = b"the-log's-own-id"
@@ -101,7 +101,7 @@ async def change_rule(log: MultiRecordLog, pattern: str, consumer: str, is_delet
 
 async def open_without_records(
     directory: str, policy: PersistPolicy, limits: Limits, filesystem: FileSystem, segment_bytes: int
-) -> PlacedLog:
+) -> Changing:
     """Open the log as `mrecordlog truncate DIR` does."""
     options = EngineOptions(policy, limits)
-    return await open_placed_log(directory, options, filesystem=filesystem, segment_bytes=segment_bytes)
+    return await open_to_change(directory, options, filesystem=filesystem, segment_bytes=segment_bytes)

@@ -12,7 +12,6 @@ import asyncio
 import uuid
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import count, product
@@ -25,7 +24,6 @@ from mrecordlog_async.errors import (
     PositionInPastError,
     QueueExistsError,
     QueueNotFoundError,
-    RecordsOnDiskError,
 )
 from mrecordlog_async.format.controls import NO_OWNER
 from tests.memory.sums import check_sums
@@ -306,10 +304,8 @@ def state_in(reader: ReadOnlyLog) -> State:
     """Return what a reader of a directory sees; check its sums first. A reader does not know the next id."""
     queues = []
     for name, summary in reader.summary().items():
-        records, ticks = list(reader.read(name)), list[tuple[int, int]]()
-        for record in records:
-            with suppress(RecordsOnDiskError):  # a reader with little memory does not know their time
-                ticks.append((record.position, _tick(reader.time_of(name, record.position))))
+        records = list(reader.read(name))
+        ticks = [(record.position, _tick(reader.time_of(name, record.position))) for record in records]
         queues.append(_queue_state(reader, summary, records, ticks))
     state = State(UNKNOWN_ID, tuple(queues), tuple(reader.consumer_rules()))
     check_sums(reader, state)

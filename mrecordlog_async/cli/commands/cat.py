@@ -22,8 +22,9 @@ from mrecordlog_async.cli.output.text import open_log
 from mrecordlog_async.cli.shell.exit_codes import FINE, UsageError
 from mrecordlog_async.cli.shell.parser import COUNT, MOMENT, Parser
 from mrecordlog_async.cli.shell.target import add_log, connect, is_service, run_async
-from mrecordlog_async.maintenance.stored_log import StoredLog
+from mrecordlog_async.memory.reads import times_between
 from mrecordlog_async.model import Run, Times, text_of_tick, tick_of_time
+from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.recovery.segment_files import LogReplacedError
 
 FOLLOW_SECONDS = 0.2
@@ -77,23 +78,23 @@ def _read_directory(arguments: argparse.Namespace) -> int:
         if arguments.follow:
             _follow(log, arguments, start)
             return FINE
-        times = log.times(queue, start, arguments.stop) if arguments.json else Times.none()
-        for run in log.runs(queue, start, arguments.stop, limit=arguments.limit):
+        times = times_between(log.state_of(queue), start, arguments.stop) if arguments.json else Times.none()
+        for run in log.read_runs(queue, start, arguments.stop, limit=arguments.limit):
             write(run, times, arguments)
     return FINE
 
 
-def _follow(log: StoredLog, arguments: argparse.Namespace, position: int | None) -> None:
+def _follow(log: ReadOnlyLog, arguments: argparse.Namespace, position: int | None) -> None:
     """Print what is retained and what comes, until this queue ends; what is truncated first is skipped."""
     queue = arguments.queue
-    queue_id = log.queue_id(queue)
-    while log.queue_exists(queue) and log.queue_id(queue) == queue_id:
-        times = log.times(queue, position) if arguments.json else Times.none()
-        for run in log.runs(queue, position):
+    queue_id = log.state_of(queue).id
+    while log.queue_exists(queue) and log.state_of(queue).id == queue_id:
+        times = times_between(log.state_of(queue), position, None) if arguments.json else Times.none()
+        for run in log.read_runs(queue, position):
             write(run, times, arguments)
             position = run.next_position
         sys.stdout.buffer.flush()
-        if log.settings(queue).sealed:
+        if log.state_of(queue).is_sealed():
             return
         while not log.refresh():
             time.sleep(FOLLOW_SECONDS)

@@ -23,6 +23,7 @@ from mrecordlog_async.cli.shell.change import Done, change
 from mrecordlog_async.cli.shell.exit_codes import FINE, UsageError
 from mrecordlog_async.cli.shell.parser import START, Parser
 from mrecordlog_async.cli.shell.target import add_log, connect, is_service, run_async
+from mrecordlog_async.maintenance.queue_settings import QueueSettings
 from mrecordlog_async.model import ConsumerSummary, Start
 from mrecordlog_async.patterns import is_pattern
 from mrecordlog_async.quantities import age
@@ -99,7 +100,7 @@ def _in_directory(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         queues = log.list_queues() if arguments.queue is None else [arguments.queue]
         return [
             {"queue": queue, "consumer": consumer, "position": position, "owner": settings.owners.get(consumer)}
-            for queue, settings in ((queue, log.settings(queue)) for queue in queues)
+            for queue, settings in ((queue, QueueSettings.of(log.state_of(queue))) for queue in queues)
             for consumer, position in settings.consumers.items()
         ]
 

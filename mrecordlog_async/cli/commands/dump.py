@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(empty_line(remaining))
         for name, first_position, next_position, runs in log.contents(arguments.queue):
             remaining -= 1
-            settings = log.settings(name)
+            settings = QueueSettings.of(log.state_of(name))
             sys.stdout.write(queue_line(name, first_position, next_position, remaining, settings))
             end = first_position
             for run in runs:

@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         return run_async(_list_service(arguments))
     with open_log(arguments.log) as log:
         summaries = _asked_for(log.summary().values(), arguments)
-        show(summaries, arguments.json, [log.settings(summary.queue) for summary in summaries])
+        show(summaries, arguments.json, [QueueSettings.of(log.state_of(summary.queue)) for summary in summaries])
     return _code(summaries, arguments)
 
 

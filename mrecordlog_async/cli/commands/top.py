@@ -42,7 +42,7 @@ from mrecordlog_async.cli.shell.target import (
     run_async,
 )
 from mrecordlog_async.errors import RecordLogError
-from mrecordlog_async.maintenance.stored_log import StoredLog
+from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.servers.names import shown_url
 from mrecordlog_async.tokens import read_named_tokens, read_token
 
@@ -278,12 +278,12 @@ async def _queues(client: RecordLogClient, stats: StatsResponse) -> list[Any]:
 
 
 def _read(directory: str) -> Sample:
-    with StoredLog.open(directory) as log:
+    with ReadOnlyLog.open(directory, keep_records=False) as log:
         summaries = log.summary()
         behind = [
-            (name, SlowestConsumer(consumer, summary.next_position - position))
+            (name, SlowestConsumer(consumer, summary.next_position - state.position))
             for name, summary in summaries.items()
-            for consumer, position in log.settings(name).consumers.items()
+            for consumer, state in log.state_of(name).consumer_states()
         ]
         return Sample(time.monotonic(), list(summaries.values()), None, _slowest(behind))
 

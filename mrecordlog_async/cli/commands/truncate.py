@@ -14,7 +14,7 @@ from mrecordlog_async.cli.output.text import ProgressBar, plural
 from mrecordlog_async.cli.shell.exit_codes import FINE, UsageError
 from mrecordlog_async.cli.shell.parser import COUNT, Parser
 from mrecordlog_async.cli.shell.target import add_log, connect, is_service, run_async
-from mrecordlog_async.maintenance.placed_log import open_placed_log
+from mrecordlog_async.maintenance.changing import open_to_change
 
 
 def add_parser(command_line: Parser) -> Parser:
@@ -51,12 +51,12 @@ async def _run(arguments: argparse.Namespace) -> int:
 
 async def _truncate_directory(directory: str, queue: str, position: int, past_consumers: bool) -> int:
     with ProgressBar("reading") as progress:
-        placed = await open_placed_log(directory, on_progress=progress)
-    async with placed:
-        next_position = placed.log.next_position(queue)
+        opened = await open_to_change(directory, on_progress=progress)
+    async with opened.log as log:
+        next_position = log.next_position(queue)
         if position >= next_position:
             # The log would skip the positions in between; from a shell it is a typing error.
             raise UsageError(
                 f"queue {queue!r}: position {position} has not been assigned yet; the next position is {next_position}"
             )
-        return await placed.truncate(queue, position, past_consumers=past_consumers)
+        return await opened.truncate(queue, position, past_consumers=past_consumers)

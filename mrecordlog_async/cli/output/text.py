@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from unicodedata import combining, east_asian_width
 
-from mrecordlog_async.maintenance.stored_log import StoredLog
 from mrecordlog_async.model import RecoveryProgress
+from mrecordlog_async.readonly import ReadOnlyLog
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 REDRAW_SECONDS = 0.1
@@ -116,7 +116,7 @@ class ProgressBar:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def open_log(directory: str) -> StoredLog:
+def open_log(directory: str) -> ReadOnlyLog:
     """Read the positions of the log in *directory*, with progress."""
     with ProgressBar("reading") as progress:
-        return StoredLog.open(directory, on_progress=progress)
+        return ReadOnlyLog.open(directory, keep_records=False, on_progress=progress)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from mrecordlog_async.cli.shell.exit_codes import FINE
-from mrecordlog_async.cli.shell.target import open_placed_target
+from mrecordlog_async.cli.shell.target import open_change_target
 
 Done = tuple[dict[str, Any], str]
 """Result of a command: facts for --json, and a sentence."""
@@ -27,9 +27,9 @@ async def change(
         arguments: LOG, and whether to print JSON.
         call: Makes the change, in a log without its records or through a client.
         create: Create the log in a directory that has none.
-        limits_of: See `open_placed_target`.
+        limits_of: See `open_change_target`.
     """
-    async with open_placed_target(arguments, create=create, limits_of=limits_of) as log:
+    async with open_change_target(arguments, create=create, limits_of=limits_of) as log:
         facts, text = await call(log)
     print(json.dumps(facts) if arguments.json else text)
     return FINE

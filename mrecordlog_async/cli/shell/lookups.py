@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mrecordlog_async.cli.shell.parser import suggest
 from mrecordlog_async.cli.shell.target import connect, is_service
-from mrecordlog_async.maintenance.stored_log import StoredLog
 from mrecordlog_async.model import RecoveryProgress
+from mrecordlog_async.readonly import ReadOnlyLog
 
 if TYPE_CHECKING:
     from mrecordlog_async.protocol.calls import ServiceCall
@@ -32,7 +32,7 @@ def queues_of(log: str, prefix: str = "", token_file: str | None = None) -> list
 
         queues = _ask(log, token_file, calls.summary(prefix=prefix, limit=NAMES_MAX))
         return list(queues)
-    with StoredLog.open(log, on_progress=_within(SECONDS)) as stored:
+    with ReadOnlyLog.open(log, keep_records=False, on_progress=_within(SECONDS)) as stored:
         return [name for name in stored.list_queues() if name.startswith(prefix)][:NAMES_MAX]
 
 
@@ -43,8 +43,8 @@ def consumers_of(log: str, queue: str, token_file: str | None = None) -> list[st
 
         consumers = _ask(log, token_file, calls.consumers(queue))
         return list(consumers)
-    with StoredLog.open(log, on_progress=_within(SECONDS)) as stored:
-        return sorted(stored.settings(queue).consumers)
+    with ReadOnlyLog.open(log, keep_records=False, on_progress=_within(SECONDS)) as stored:
+        return sorted(stored.state_of(queue).consumers)
 
 
 def nearest_queue(queue: str, log: str, token_file: str | None = None) -> str:

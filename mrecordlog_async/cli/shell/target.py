@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from mrecordlog_async.cli.output.text import ProgressBar
 from mrecordlog_async.cli.shell.exit_codes import NotReadyError, UsageError
 from mrecordlog_async.log import MultiRecordLog
-from mrecordlog_async.maintenance.placed_log import COMMAND_LIMITS, open_placed_log
+from mrecordlog_async.maintenance.changing import COMMAND_LIMITS, open_to_change
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.tokens import read_token
 
@@ -139,7 +139,7 @@ async def open_target(arguments: argparse.Namespace, *, create: bool = False) ->
 
 
 @asynccontextmanager
-async def open_placed_target(
+async def open_change_target(
     arguments: argparse.Namespace, *, create: bool = False, limits_of: str | None = None
 ) -> AsyncIterator[Any]:
     """Open a log with its lock but without its records, or connect a client: for changes that read no record.
@@ -151,11 +151,11 @@ async def open_placed_target(
             yield client
         return
     with ProgressBar("reading") as progress:
-        placed = await open_placed_log(arguments.log, create=create, on_progress=progress)
-    async with placed:
+        opened = await open_to_change(arguments.log, create=create, on_progress=progress)
+    async with opened.log as log:
         if limits_of is not None:
-            await placed.count([limits_of])
-        yield placed.log
+            await opened.count(limits_of)
+        yield log
 
 
 def run_async(work: Coroutine[Any, Any, int]) -> int:

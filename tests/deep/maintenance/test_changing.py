@@ -6,19 +6,20 @@ import asyncio
 import random
 import tracemalloc
 from pathlib import Path
-from unittest.mock import AsyncMock
+from unittest.mock import Mock
 
 import pytest
 
 from mrecordlog_async import MultiRecordLog, QueueNotFoundError, QueueOptions, QueueOptionsError, ReadOnlyLog
 from mrecordlog_async.maintenance import repair
-from mrecordlog_async.maintenance.placed_log import PlacedLog, open_placed_log
+from mrecordlog_async.maintenance.changing import open_to_change
 from mrecordlog_async.options import MIB
-from mrecordlog_async.recovery import places
+from mrecordlog_async.recovery import positions
+from mrecordlog_async.recovery.segment_reader import SegmentReader
 from tests import damage
 from tests.cli import running
 from tests.conftest import contents
-from tests.deep.maintenance.test_stored_log import change
+from tests.deep.readonly.test_from_the_disk import change
 
 RECORD = bytes(2_000)
 
@@ -28,7 +29,7 @@ def test_truncates_and_deletes_are_those_of_an_open_log(
     directory: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Truncates drop as many records, wherever places begin, and the log is the same afterwards."""
-    monkeypatch.setattr(places, "PLACE_BYTES", 300)
+    monkeypatch.setattr(positions, "PLACE_BYTES", 300)
     dice = random.Random(seed)
 
     async def fill(log: MultiRecordLog) -> None:
@@ -45,21 +46,22 @@ def test_truncates_and_deletes_are_those_of_an_open_log(
 async def test_a_segment_size_that_no_log_has_is_refused(tmp_path: Path) -> None:
     """As `MultiRecordLog.open` refuses it: each batch would get its own file."""
     with pytest.raises(ValueError, match="segment_bytes must be at least 32768, not 5"):
-        await open_placed_log(tmp_path / "wal", create=True, segment_bytes=5)
+        await open_to_change(tmp_path / "wal", create=True, segment_bytes=5)
     assert list(tmp_path.iterdir()) == []
 
 
 async def change_both(copy: Path, directory: Path, dice: random.Random) -> None:
     """Make the same calls to a log that is open as usual and to one without its records."""
-    async with MultiRecordLog.open(copy) as whole, await open_placed_log(directory) as placed:
+    opened = await open_to_change(directory)
+    async with MultiRecordLog.open(copy) as whole, opened.log as log:
         for _ in range(30):
             queue = dice.choice(whole.list_queues())
             position = dice.randrange(whole.next_position(queue) + 2)
-            assert await placed.truncate(queue, position) == await whole.truncate(queue, position)
+            assert await opened.truncate(queue, position) == await whole.truncate(queue, position)
         await whole.delete_queue(queue)
-        await placed.log.delete_queue(queue)
+        await log.delete_queue(queue)
         with pytest.raises(QueueNotFoundError):
-            await placed.truncate(queue, 1)
+            await opened.truncate(queue, 1)
 
 
 def peak_of(directory: Path) -> int:
@@ -75,7 +77,7 @@ def peak_of(directory: Path) -> int:
 @pytest.fixture
 def few_undigested(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last appends take 16 MiB at most, whatever the size of the log: less here, so that the rest is seen."""
-    monkeypatch.setattr(places, "UNDIGESTED_BYTES_MAX", MIB)
+    monkeypatch.setattr(positions, "UNDIGESTED_BYTES_MAX", MIB)
 
 
 @pytest.mark.usefixtures("few_undigested")
@@ -102,26 +104,28 @@ async def test_limits_count_what_a_truncate_left(directory: Path) -> None:
         await log.create_queue("q", options=QueueOptions(max_records=10))
         await log.append_records("q", None, [b"x"] * 10)
         await log.truncate("q", 3)
-    async with await open_placed_log(directory) as placed:
-        assert await placed.log.append_records("q", None, [b"y"] * 3) == 12
-        await placed.count(["q"])
-        await placed.log.configure_queue("q", QueueOptions(max_records=9))
+    opened = await open_to_change(directory)
+    async with opened.log as log:
+        assert await log.append_records("q", None, [b"y"] * 3) == 12
+        assert await opened.count("q") == 9
+        await log.configure_queue("q", QueueOptions(max_records=9))
         with pytest.raises(QueueOptionsError, match="below the 9 that it holds"):
-            await placed.log.configure_queue("q", QueueOptions(max_bytes=8))
+            await log.configure_queue("q", QueueOptions(max_bytes=8))
 
 
 async def test_a_log_that_was_not_closed_stays_so(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even if the open fails after recovery: the next open of its service must see that it was not closed."""
     async with MultiRecordLog.open(directory) as log:
         await log.create_queue("q")
-    async with await open_placed_log(directory) as placed:
-        await placed.log.append_record("q", None, b"x")
+    async with (await open_to_change(directory)).log as log:
+        await log.append_record("q", None, b"x")
     assert (directory / "CLOSED").exists()
     (directory / "CLOSED").unlink()
-    async with await open_placed_log(directory) as placed:
-        await placed.log.append_record("q", None, b"y")
+    async with (await open_to_change(directory)).log as log:
+        await log.append_record("q", None, b"y")
+        await log.configure_queue("q", QueueOptions(max_records=9))
     assert not (directory / "CLOSED").exists()
-    monkeypatch.setattr(PlacedLog, "count", AsyncMock(side_effect=OSError("a segment cannot be read")))
+    monkeypatch.setattr(SegmentReader, "left_of", Mock(side_effect=OSError("a segment cannot be read")))
     with pytest.raises(OSError, match="a segment cannot be read"):
-        await open_placed_log(directory)
+        await open_to_change(directory)
     assert not (directory / "CLOSED").exists()
