@@ -6,22 +6,23 @@ line. An unknown name ends the build.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import csv
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from mrecordlog_async import MultiRecordLog, errors, options
 from mrecordlog_async import format as file_format_module
-from mrecordlog_async.cli.main import build_parser
-from mrecordlog_async.cli.shell import settings as cli_settings
+from mrecordlog_async.cli import settings as cli_settings
+from mrecordlog_async.cli.main import COMMANDS, cli
 from mrecordlog_async.recovery import recovery as recovery_module
 from mrecordlog_async.spark import options as spark_source
 
@@ -130,19 +131,32 @@ def _spark_default(value: object) -> str:
 
 def commands() -> str:
     """Return the table of commands, with each command's sentence from `--help`."""
-    return table(("command", "what it does"), [(f"[`{name}`](#{name})", text) for name, text, _ in _commands()])
+    rows = [(f"[`{name}`](#{name})", summary) for name, (_, summary) in COMMANDS.items()]
+    return table(("command", "what it does"), rows)
 
 
 def command_help() -> str:
     """Return the whole help of every command."""
-    return "\n\n".join(f"### {name}\n\n```text\n{parser.format_help()}```" for name, _, parser in _commands())
+    return "\n\n".join(f"### {name}\n\n```text\n{_help(name)}\n```" for name in COMMANDS)
 
 
-def _commands() -> Iterator[tuple[str, str, argparse.ArgumentParser]]:
-    line = build_parser()
-    for name, parser in line.commands.items():
-        parser.help_columns = HELP_COLUMNS
-        yield name, line.summaries[name], parser
+def _help(name: str) -> str:
+    ctx = click.Context(command(name), click.Context(cli, info_name="mrecordlog"), name)
+    ctx.terminal_width = ctx.max_content_width = HELP_COLUMNS
+    return ctx.get_help()
+
+
+def command(name: str) -> click.Command:
+    """Return a command of `mrecordlog`."""
+    found = cli.get_command(click.Context(cli), name)
+    assert found is not None, "the table has it"
+    return found
+
+
+def options_of(name: str) -> list[str]:
+    """Return the options of a command, `--help` aside; a switch and its opposite are one."""
+    params = [param for param in command(name).params if isinstance(param, click.Option)]
+    return [param.opts[0] for param in params if not getattr(param, "elsewhere", "")]
 
 
 def http_routes() -> str:

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mrecordlog_async import Limits, MultiRecordLog
-from mrecordlog_async.maintenance import snapshot, verify
+from mrecordlog_async.maintenance.snapshot import snapshot
+from mrecordlog_async.maintenance.verify import verify
 from tests.sandbox import refuse
 
 KIB, MIB = 1 << 10, 1 << 20

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async.cli.shell.settings import SETTINGS
+from mrecordlog_async.cli.settings import SETTINGS
 from mrecordlog_async.options import MIB
 from mrecordlog_async.quantities import age, parse_moment, parse_seconds, parse_size, span
 from mrecordlog_async.spark.options import Options, interval, size

@@ -21,7 +21,7 @@ from mrecordlog_async import (
     ReadOnlyLog,
 )
 from mrecordlog_async.client import BlockingRecordLogClient, RecordLogClient
-from mrecordlog_async.maintenance import snapshot
+from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.options import MIB
 from mrecordlog_async.testing import MemoryDisk, crash, memory_log, memory_service, serving
 from tests.docs.blocks import TUTORIAL, blocks

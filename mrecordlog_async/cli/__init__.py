@@ -1,1 +1,1 @@
-"""The command line: one module a command, and `main` with the table of them."""
+"""The command line: `main` has the table of commands, the other modules have the commands."""

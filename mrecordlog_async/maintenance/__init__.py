@@ -12,23 +12,3 @@ what cannot be read, `lenient_replay` rebuilds the queues. `transfer` is the one
 `dumped_lines` and `load` store those of a dump. `changing` opens a log for writing without its records in memory.
 `new_directory` creates a directory that exists whole or not at all.
 """
-
-from mrecordlog_async.maintenance.damage import Damage
-from mrecordlog_async.maintenance.lenient_replay import SalvagedQueue
-from mrecordlog_async.maintenance.repair import Repair, repair
-from mrecordlog_async.maintenance.salvage import Salvage, salvage
-from mrecordlog_async.maintenance.snapshot import Snapshot, snapshot
-from mrecordlog_async.maintenance.verify import Verification, verify
-
-__all__ = [
-    "Damage",
-    "Repair",
-    "Salvage",
-    "SalvagedQueue",
-    "Snapshot",
-    "Verification",
-    "repair",
-    "salvage",
-    "snapshot",
-    "verify",
-]

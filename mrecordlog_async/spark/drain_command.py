@@ -6,14 +6,13 @@ after the batch under way, the second one interrupts that.
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
@@ -51,37 +50,41 @@ LOOK_SECONDS = 0.1
 """A pause ends this long after a signal."""
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(typed: Mapping[str, Any]) -> int:
     """Run the command; return its exit code: 1 if a run that ends left a server out, 0 otherwise.
+
+    typed: the values of `drain_arguments` that were given, by their names.
 
     Raises:
         RecordLogError, ValueError, OSError: the drain ended; see `REFUSED`.
     """
-    options, stop = options_of(arguments), Stop()
-    if arguments.no_spark and arguments.master is not None:
+    options, stop = options_of(typed), Stop()
+    in_process, master, as_json = typed.get("no_spark"), typed.get("master"), bool(typed.get("json"))
+    if in_process and master is not None:
         raise DrainOptionError("--no-spark runs the drain in this process, --master names a Spark: set one")
     session = None
-    if not arguments.no_spark:
+    if not in_process:
         with failures_as_sentences():
-            session = command_session("mrecordlog drain", arguments.master)
+            session = command_session("mrecordlog drain", master)
     stop.install()
-    report, progress = reporters(session, as_json=arguments.json or not sys.stderr.isatty())
+    report, progress = reporters(session, as_json=as_json or not sys.stderr.isatty())
     with warnings_reported(report):
         summary = drain(options, session, report=report, progress=progress, stopped=stop, pause=stop.pause)
     # Not within `failures_as_sentences`: a reader that has closed standard output is not Java.
-    print(json.dumps(asdict(summary)) if arguments.json else summary.line, flush=True)
+    print(json.dumps(asdict(summary)) if as_json else summary.line, flush=True)
     if session is not None:
         with failures_as_sentences():
             session.stop()
     return 1 if (summary.down or summary.held) and options.every_seconds is None else 0
 
 
-def options_of(arguments: argparse.Namespace) -> DrainOptions:
+def options_of(typed: Mapping[str, Any]) -> DrainOptions:
     """Return what the command line describes. Raises one of `REFUSED`."""
-    typed = vars(arguments)
+    if typed.get("once") and "every_seconds" in typed:
+        raise DrainOptionError("--once and --every exclude each other: set one")
     given = {each.name: typed[each.name] for each in fields(DrainOptions) if each.name in typed}
-    servers = ",".join(arguments.servers)
-    given |= {"servers": servers, "tokens": read_tokens(arguments.token_file, servers)}
+    servers = ",".join(typed["servers"])
+    given |= {"servers": servers, "tokens": read_tokens(typed.get("token_file", ()), servers)}
     if "storage_options" in given:
         given["storage_options"] = dict(given["storage_options"])
     if "forget" in given:

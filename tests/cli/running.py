@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import os
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import click
+import pytest
 
 from mrecordlog_async import MultiRecordLog, ReadOnlyLog
-from mrecordlog_async.cli.output.text import open_log
+from mrecordlog_async.cli.errors import UsageError
+from mrecordlog_async.cli.main import cli, what_is_wrong
 from tests import warm
 from tests.said import at_any_speed
 
@@ -27,6 +33,26 @@ def mrecordlog(*arguments: object, stdin: str = "", cold: bool = False) -> Ran:
     """Run the command line in its own process; see `tests.warm` for *cold*."""
     done = warm.run([*map(str, arguments)], stdin, cold=cold)
     return Ran(done.returncode, done.stdout, at_any_speed(done.stderr))
+
+
+def given(*words: str) -> dict[str, Any]:
+    """Return the arguments of a command line by name, as its command gets them. Raises click.UsageError."""
+    command = cli.get_command(click.Context(cli), words[0])
+    assert command is not None, "it is one of the commands"
+    return command.make_context(words[0], list(words[1:]), obj={}).params
+
+
+def settings_of(*words: str, environment: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+    """Return the settings of `serve`, of these options and variables. Raises UsageError."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("MRECORDLOG_")]:
+            patch.delenv(name)
+        for name, text in environment.items():
+            patch.setenv(name, text)
+        try:
+            return given("serve", "./wal", *words)
+        except click.UsageError as error:
+            raise UsageError(what_is_wrong(error)) from None
 
 
 def build(directory: Path, fill: Callable[[MultiRecordLog], Awaitable[None]], blocks: int = 4) -> Path:
@@ -56,7 +82,7 @@ def open_then_truncate(directory: str) -> ReadOnlyLog:
         await log.truncate("q", 19)
         await log.truncate("later", 18)  # no segment with records of the other queue is left
 
-    opened = open_log(directory)
+    opened = ReadOnlyLog.open(directory, keep_records=False)
     build(Path(directory), truncate)
     return opened
 

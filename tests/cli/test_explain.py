@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async.cli.shell.exit_codes import sentence_of
-from mrecordlog_async.cli.shell.explain import explain
+from mrecordlog_async.cli.errors import explain, sentence_of
 from mrecordlog_async.errors import (
     ConsumerBehindError,
     ConsumerExistsError,
@@ -45,7 +44,7 @@ PYTHON = re.compile(r"=True|create_consumer|configure_queue")
 def test_advice_is_for_the_one_who_reads_it(error: RecordLogError, shell: str, request_: str) -> None:
     """The errors of the log advise a Python program. Neither a shell nor HTTP has its keywords."""
     assert PYTHON.search(str(error))
-    printed, detail = explain(error, None), problem_of(error).detail
+    printed, detail = explain(error, {}), problem_of(error).detail
     assert printed.endswith(shell)
     assert request_ in detail
     assert not PYTHON.search(printed + detail)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mrecordlog_async import MultiRecordLog, QueueOptions, ReadOnlyLog
-from mrecordlog_async.cli.commands import dump
+from mrecordlog_async.cli.logs import Log
 from mrecordlog_async.cli.main import main
 from mrecordlog_async.client import RecordLogClient
 from mrecordlog_async.client.sender import Sender
@@ -270,14 +270,14 @@ def test_wrong_numbers_are_named(tmp_path: Path, more: str) -> None:
         assert log.list_queues() == ["a"]
 
 
-@pytest.mark.parametrize("named", [[], ["--queue", "q"]], ids=["all", "one"])
+@pytest.mark.parametrize("named", [[], ["q"]], ids=["all", "one"])
 def test_a_queue_that_is_truncated_while_it_is_dumped_keeps_its_next_position(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], named: list[str]
 ) -> None:
     """The dump says that the queue is empty, so that the copy assigns none of its positions again."""
     source = build(tmp_path / "wal", over_several_segments)
 
-    monkeypatch.setattr(dump, "open_log", open_then_truncate)
+    monkeypatch.setattr(Log, "read", lambda log: open_then_truncate(log.place))
     assert main(["dump", str(source), *named]) == 0
     lines = capsys.readouterr().out
     assert '{"queue": "q", "first_position": 20, "next_position": 20' in lines
@@ -331,7 +331,7 @@ class Deleted:
 
 
 @pytest.mark.parametrize("recreated", [False, True], ids=["for good", "and recreated"])
-@pytest.mark.parametrize("named", [[], ["--queue", "q"]], ids=["all", "one"])
+@pytest.mark.parametrize("named", [[], ["q"]], ids=["all", "one"])
 async def test_a_dump_of_a_service_is_whole_if_a_queue_is_deleted_meanwhile(
     tmp_path: Path,
     served: Served,
@@ -367,7 +367,7 @@ async def test_a_dump_of_a_queue_that_does_not_exist_prints_nothing(
     """Even if a queue that exists is named before it: as in a directory."""
     await served.log.append("there", b"x", create=True)
     for named in (["not there"], ["there", "not there"]):
-        options = [option for queue in named for option in ("--queue", queue)]
+        options = list(named)
         assert await asyncio.to_thread(main, ["dump", served.url, *options]) == 1
         printed = capsys.readouterr()
         assert (printed.out, "queue 'not there' does not exist" in printed.err) == ("", True)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import MultiRecordLog, ReadOnlyLog
+from mrecordlog_async.cli.errors import FAILED
 from mrecordlog_async.cli.main import main
-from mrecordlog_async.cli.shell.exit_codes import FAILED
 from mrecordlog_async.maintenance.salvage import salvage
 from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.storage.segment import segment_name
@@ -59,7 +59,7 @@ def test_cat_that_follows_ends_where_an_older_copy_takes_the_place_of_the_log(
     asyncio.run(create())
     copy = Path(shutil.copytree(directory, directory.parent / "copy"))
     asyncio.run(store("A"))
-    monkeypatch.setattr("mrecordlog_async.cli.commands.cat.time.sleep", replace)
+    monkeypatch.setattr("mrecordlog_async.cli.records.time.sleep", replace)
     assert main(["cat", str(directory), "q", "--follow"]) == FAILED
     out, err = capfdbinary.readouterr()
     assert out == b"A0\nA1\nA2\n"

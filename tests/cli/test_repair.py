@@ -257,7 +257,7 @@ def test_what_is_written_is_what_was_found(tmp_path: Path, seed: int) -> None:
     for harm in rng.choices(HARMS, k=3):
         harm(log, rng, history)
     found = salvage(str(log))
-    assert main(["repair", str(log), "--apply", "--segment-bytes", "65536"]) == 0
+    assert main(["repair", str(log), "--apply"]) == 0
     if not found.damage:
         assert not (tmp_path / "wal.repaired").exists()
         return
@@ -380,13 +380,13 @@ def test_the_advice_writes_what_was_announced(directory: Path, tmp_path: Path) -
 
 
 def test_the_advice_has_every_option_that_was_given(directory: Path, tmp_path: Path) -> None:
-    """The size of a segment, too; a shell reads a name with a space as one word."""
+    """A shell reads a name with a space as one word."""
     path, offset = frame_of(directory, b"<b30>")
     damage.flip_byte(path, offset)
     spaced, target = directory.rename(tmp_path / "my wal"), tmp_path / "else where"
-    command = ["repair", str(spaced), "--to", str(target), "--segment-bytes", "64KiB"]
+    command = ["repair", str(spaced), "--to", str(target)]
     advice = mrecordlog(*command).out.splitlines()[-1]
     advised = shlex.split(advice.split("`")[1])
-    assert advised == ["mrecordlog", "repair", str(spaced), "--apply", "--to", str(target), "--segment-bytes", "65536"]
+    assert advised == ["mrecordlog", "repair", str(spaced), "--apply", "--to", str(target)]
     assert mrecordlog(*advised[1:]).code == 0
     assert target.exists()

@@ -15,11 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async.cli.shell import machine_limits
-from mrecordlog_async.cli.shell.exit_codes import UsageError
-from mrecordlog_async.cli.shell.logging_setup import TextFormatter
-from mrecordlog_async.cli.shell.machine_limits import disk_share
-from mrecordlog_async.cli.shell.settings import persist
+from mrecordlog_async.cli import serve as machine_limits
+from mrecordlog_async.cli.errors import UsageError
+from mrecordlog_async.cli.serve import TextFormatter, disk_share
+from mrecordlog_async.cli.settings import persist
 from mrecordlog_async.options import GIB, MIB, Limits
 from mrecordlog_async.service.watching.systemd import notify
 from tests import warm
@@ -83,7 +82,7 @@ def test_a_port_in_use_is_said(tmp_path: Path) -> None:
         assert b"in use; choose another" in done.stderr
 
 
-def test_damage_ends_it_with_exit_code_3(tmp_path: Path) -> None:
+def test_damage_ends_it_with_exit_code_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A service never starts with damaged data."""
     directory = tmp_path / "wal"
     assert run("append", str(directory), "q", "--create", stdin=b"hello").returncode == 0
@@ -95,7 +94,8 @@ def test_damage_ends_it_with_exit_code_3(tmp_path: Path) -> None:
     assert (done.returncode, b"Traceback" in done.stderr) == (3, False)
     assert segment.name.encode() in done.stderr
     assert f"`mrecordlog verify {directory}`, then run `mrecordlog repair {directory}`".encode() in done.stderr
-    last = run("serve", str(directory), "--port", "0", "--log-format", "json").stderr.splitlines()[-1]
+    monkeypatch.setenv("MRECORDLOG_LOG_FORMAT", "json")
+    last = run("serve", str(directory), "--port", "0").stderr.splitlines()[-1]
     line = json.loads(last)
     assert (line["level"], line["exit_code"], line["segment"]) == ("critical", 3, segment.name)
     assert line["directory"] == str(directory) and line["time"].endswith("Z")

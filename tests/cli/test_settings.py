@@ -8,41 +8,35 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import QueueOptions
-from mrecordlog_async.cli.shell.exit_codes import UsageError
-from mrecordlog_async.cli.shell.parser import Parser
-from mrecordlog_async.cli.shell.settings import add_settings, gather, of_kubernetes
+from mrecordlog_async.cli.errors import UsageError
+from mrecordlog_async.cli.settings import of_kubernetes
+from tests.cli.running import settings_of
 
 
 @pytest.mark.parametrize("place", ["variable", "file"])
 def test_recycling_is_on_unless_one_of_the_places_switches_it_off(tmp_path: Path, place: str) -> None:
     """The environment and the TOML file reach a setting that has no option."""
-    parser = Parser()
-    add_settings(parser)
-    assert gather(parser.parse_args([]), {})["recycle"] is True
+    assert settings_of()["recycle"] is True
     config = tmp_path / "settings.toml"
     config.write_text("recycle = false\n")
     words = ["--config", str(config)] if place == "file" else []
     environment = {"MRECORDLOG_RECYCLE": "false"} if place == "variable" else {}
-    assert gather(parser.parse_args(words), environment)["recycle"] is False
+    assert settings_of(*words, environment=environment)["recycle"] is False
 
 
 def test_a_flag_overrides_a_variable_and_a_variable_the_file(tmp_path: Path) -> None:
     """What is nearer to the person who starts the service counts."""
-    parser = Parser()
-    add_settings(parser)
     config = tmp_path / "settings.toml"
     config.write_text('port = 1\nname = "file"\nhost = "file"\n')
     environment = {"MRECORDLOG_PORT": "2", "MRECORDLOG_NAME": "variable"}
-    found = gather(parser.parse_args(["--config", str(config), "--port", "3"]), environment)
+    found = settings_of("--config", str(config), "--port", "3", environment=environment)
     assert (found["port"], found["name"], found["host"]) == (3, "variable", "file")
 
 
 def test_the_variables_of_the_compiled_room_are_no_mistake() -> None:
     """The service starts in an environment that chooses the twins, or how the package is compiled."""
-    parser = Parser()
-    add_settings(parser)
     environment = {"MRECORDLOG_PURE": "1", "MRECORDLOG_COMPILE": "off"}
-    assert gather(parser.parse_args([]), environment) == gather(parser.parse_args([]), {})
+    assert settings_of(environment=environment) == settings_of()
 
 
 @pytest.mark.parametrize(
@@ -51,18 +45,14 @@ def test_the_variables_of_the_compiled_room_are_no_mistake() -> None:
 )
 def test_an_unknown_variable_is_compared_without_its_prefix(variable: str, advice: str) -> None:
     """A misspelt name brings the nearest one; a name that resembles none brings the list, not any variable."""
-    parser = Parser()
-    add_settings(parser)
     with pytest.raises(UsageError, match=re.escape(f"{variable} is not a setting{advice}")):
-        gather(parser.parse_args([]), {variable: "1"})
+        settings_of(environment={variable: "1"})
 
 
 def test_an_empty_variable_is_not_set() -> None:
     """As docker-compose passes a variable that has no value."""
-    parser = Parser()
-    add_settings(parser)
     empty = {f"MRECORDLOG_{name}": "" for name in ("PORT", "MEMORY_BYTES", "TOKEN_FILE", "PERSIST", "CONFIG", "NAME")}
-    assert gather(parser.parse_args([]), empty) == gather(parser.parse_args([]), {})
+    assert settings_of(environment=empty) == settings_of()
 
 
 OF_KUBERNETES = {
@@ -81,31 +71,25 @@ OF_KUBERNETES = {
 @pytest.mark.parametrize("service", ["", "METRICS_"])
 def test_variables_of_kubernetes_are_no_settings(service: str) -> None:
     """They are recognized by their values, whatever the rest of the Service's name is; a setting beside them counts."""
-    parser = Parser()
-    add_settings(parser)
     found = {name.replace("MRECORDLOG_", f"MRECORDLOG_{service}", 1): text for name, text in OF_KUBERNETES.items()}
     assert of_kubernetes(found | {"PATH": "/bin"}) == sorted(found)
-    given = gather(parser.parse_args([]), found | {"MRECORDLOG_SEGMENT_BYTES": "1M"})
-    assert given == gather(parser.parse_args(["--segment-bytes", "1M"]), {})
+    given = settings_of(environment=found | {"MRECORDLOG_SEGMENT_BYTES": "1M"})
+    assert given == settings_of("--segment-bytes", "1M")
     assert of_kubernetes({"MRECORDLOG_PORT": "9000", "MRECORDLOG_SERVICE_HOST": "10.96.0.12"}) == []
 
 
 def test_a_port_that_somebody_sets_counts_beside_a_service_of_kubernetes() -> None:
     """A container's own variable replaces the one of the same name that it would get, and no other."""
-    parser = Parser()
-    add_settings(parser)
     found = OF_KUBERNETES | {"MRECORDLOG_PORT": "9000"}
     assert of_kubernetes(found) == sorted(OF_KUBERNETES.keys() - {"MRECORDLOG_PORT"})
-    assert gather(parser.parse_args([]), found)["port"] == 9000
+    assert settings_of(environment=found)["port"] == 9000
 
 
 def test_a_file_in_the_home_directory_is_found_without_a_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a variable and in the TOML file, no shell replaces `~/`."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    parser = Parser()
-    add_settings(parser)
     (tmp_path / "settings.toml").write_text('tls_cert = "~/cert.pem"\n')
-    found = gather(parser.parse_args([]), {"MRECORDLOG_CONFIG": "~/settings.toml", "MRECORDLOG_TOKEN_FILE": "~/tokens"})
+    found = settings_of(environment={"MRECORDLOG_CONFIG": "~/settings.toml", "MRECORDLOG_TOKEN_FILE": "~/tokens"})
     assert (found["tls_cert"], found["token_file"]) == (str(tmp_path / "cert.pem"), str(tmp_path / "tokens"))
 
 
@@ -126,9 +110,7 @@ def gathered(tmp_path: Path, content: str, environment: dict[str, str] | None = 
     """Return the settings of a file."""
     config = tmp_path / "settings.toml"
     config.write_text(content)
-    parser = Parser()
-    add_settings(parser)
-    return gather(parser.parse_args(["--config", str(config)]), environment or {})
+    return settings_of("--config", str(config), environment=environment or {})
 
 
 def test_queues_and_consumers_are_tables_of_the_file_or_json(tmp_path: Path) -> None:

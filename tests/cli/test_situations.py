@@ -17,8 +17,8 @@ from unittest.mock import patch
 
 import pytest
 
+from mrecordlog_async.cli.errors import DAMAGE, FAILED, FINE, INTERRUPTED, LOCKED, USAGE
 from mrecordlog_async.cli.main import main
-from mrecordlog_async.cli.shell.exit_codes import DAMAGE, FAILED, FINE, INTERRUPTED, LOCKED, USAGE
 from mrecordlog_async.format import header
 from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.storage.directory import LogDirectory

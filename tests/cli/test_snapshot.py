@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -27,10 +26,8 @@ from tests.conftest import contents
 def test_a_snapshot_shows_what_the_log_shows(tmp_path: Path) -> None:
     """Finished segments are the same files; the last one is a separate copy."""
     directory = build(tmp_path / "wal", three_queues)
-    ran = mrecordlog("snapshot", directory, tmp_path / "copy", "--json")
-    assert ran.code == 0
-    facts = json.loads(ran.out)
-    assert facts["segments"] == 4
+    ran = mrecordlog("snapshot", directory, tmp_path / "copy")
+    assert (ran.code, "snapshot of 4 segments in" in ran.out) == (0, True)
     with ReadOnlyLog.open(directory) as before, ReadOnlyLog.open(tmp_path / "copy") as after:
         assert contents(after) == contents(before)
     *finished, last = damage.segments(directory)
@@ -253,8 +250,8 @@ async def test_a_log_without_any_batch_has_a_snapshot_that_opens(directory: Path
 def test_a_copy_shares_no_bytes(tmp_path: Path) -> None:
     """With --copy, damage to the original leaves the snapshot whole."""
     directory = build(tmp_path / "wal", three_queues)
-    ran = mrecordlog("snapshot", directory, tmp_path / "copy", "--copy", "--json")
-    assert json.loads(ran.out)["linked_bytes"] == 0
+    ran = mrecordlog("snapshot", directory, tmp_path / "copy", "--copy")
+    assert ": 0 B linked, " in ran.out
     damage.flip_byte(damage.segments(directory)[1], 20_000)
     assert mrecordlog("verify", directory).code == 3
     assert mrecordlog("verify", tmp_path / "copy").code == 0

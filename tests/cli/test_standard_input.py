@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mrecordlog_async.cli.output.standard_input import read_input, read_lines, read_text_lines
+from mrecordlog_async.cli.streams import read_input, read_lines, read_text_lines
 
 
 def reading(patch: pytest.MonkeyPatch, read: Callable[[], bytes]) -> None:

@@ -6,43 +6,71 @@ import asyncio
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
 import termios
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from rich.console import Console
 
 from mrecordlog_async.cli.main import main
-from mrecordlog_async.cli.output.top_samples import History, Sample, ServiceFacts, SlowestConsumer
-from mrecordlog_async.cli.output.top_view import View, plain, render, spark
+from mrecordlog_async.cli.top import ORDERS, Order, Sample, Source, lines, picture
 from mrecordlog_async.model import QueueSummary
-from mrecordlog_async.protocol.schemas import StatsResponse
+from mrecordlog_async.protocol.schemas import (
+    RecentTimesResponse,
+    StatsResponse,
+    TimesResponse,
+    UsageResponse,
+)
 from mrecordlog_async.service.options import ServiceOptions
 from tests.cli.running import Ran, build, mrecordlog, three_queues
 from tests.served import serving
 from tests.serving import Process, free_port
 
-SERVICE = ServiceFacts("open", (50, 100), (95, 100), (0, 100), 3, 0.0004, 0.0064)
+
+def stats(p50: float | None = 0.0004, p99: float | None = 0.0064, **more: Any) -> StatsResponse:
+    """Return what a service reports that is half full of memory, and nearly of its disk."""
+    usage = UsageResponse(
+        memory_bytes=50,
+        memory_limit_bytes=100,
+        disk_bytes=95,
+        disk_limit_bytes=100,
+        pending_limit_bytes=100,
+        segments=3,
+        disk_only_bytes=more.pop("disk_only_bytes", 0),
+    )
+    recent = RecentTimesResponse(commit_seconds=TimesResponse(p50=p50, p99=p99))
+    return StatsResponse("open", 1.0, 0, 0, 0, {}, usage=usage, last_minute=recent, **more)
 
 
 def queue(name: str, first: int, following: int, queue_id: int = 1) -> QueueSummary:
     return QueueSummary(name, queue_id, first, following, following - first, 10 * (following - first), 0)
 
 
-def two_samples(*, service: ServiceFacts | None = SERVICE) -> History:
-    history = History("here")
-    history.add(Sample(10.0, [queue("a", 0, 10), queue("[red]b", 0, 5, 2)], service))
-    history.add(Sample(12.0, [queue("a", 4, 30), queue("[red]b", 0, 5, 2)], service))
-    return history
+async def never() -> Sample:
+    """Stand for a log that is not asked."""
+    raise AssertionError
+
+
+def source(name: str = "here", *queues: QueueSummary, **sample: Any) -> Source:
+    """Return a log with one sample."""
+    made = Source(name, never)
+    made.add(1.0, Sample(queues, sample.get("behind", ()), sample.get("stats")))
+    return made
+
+
+def two_samples(*, service: StatsResponse | None = None) -> Source:
+    made = Source("here", never)
+    made.add(10.0, Sample([queue("a", 0, 10), queue("[red]b", 0, 5, 2)], (), service or stats()))
+    made.add(12.0, Sample([queue("a", 4, 30), queue("[red]b", 0, 5, 2)], (), service or stats()))
+    return made
 
 
 def test_rates_are_positions_a_second() -> None:
@@ -56,36 +84,33 @@ def test_rates_are_positions_a_second() -> None:
 
 def test_a_queue_recreated_under_its_name_begins_at_zero() -> None:
     """A recreated queue has a new id: no rate mixes two queues."""
-    history = two_samples()
-    history.add(Sample(13.0, [queue("a", 0, 1_000, queue_id=9)], SERVICE))
-    (line,) = history.lines()
-    assert (line.in_rate, list(line.past)) == (0.0, [0.0])
+    log = two_samples()
+    log.add(13.0, Sample([queue("a", 0, 1_000, queue_id=9)], (), stats()))
+    (row,) = log.facts()["queues"]
+    assert row["in_per_second"] == 0.0
 
 
-def drawn(histories: list[History], width: int = 140, height: int = 40, view: View | None = None) -> list[str]:
+def drawn(sources: list[Source], width: int = 140, height: int = 40, order: Order = ORDERS["i"]) -> list[str]:
     console = Console(width=width, height=height, file=StringIO())
-    console.print(render(histories, view or View(), width, height))
+    console.print(picture(sources, order, width, height))
     assert isinstance(console.file, StringIO)
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
 def test_the_picture_shows_names_as_they_are() -> None:
-    """No queue name is interpreted as colour markup; bars, totals and times are shown."""
+    """No queue name is interpreted as colour markup; limits, totals and times are shown."""
     shown = "\n".join(drawn([two_samples()]))
     assert "[red]b" in shown
-    assert "memory  ████████████░░░░░░░░░░░░ 50 B of 100 B" in shown
+    assert re.search(r"memory +━+ +50 B of 100 B", shown)
     assert "here  open  3 segments  commit p50 400 µs, p99 6.4 ms" in shown
     assert "2 queues  310 B  in 10/s  out 2/s" in shown
 
 
-def test_memory_that_is_full_by_design_is_not_red() -> None:
-    """Where records leave memory it shows what is on the disk only; the JSON has that too."""
-    history = two_samples(service=replace(SERVICE, memory=(100, 100), disk_only=3 << 20, spills=True))
-    bars = render([history], View(), 140, 40).renderables  # type: ignore[union-attr]
-    memory, disk = (next(bar for bar in bars if str(bar).startswith(name)) for name in ("memory", "disk"))
-    assert str(memory).endswith("100 B of 100 B, and 3.0 MiB on the disk only")
-    assert (memory.spans[0].style, disk.spans[0].style) == ("green", "red")
-    assert history.facts()["disk_only_bytes"] == 3 << 20
+def test_memory_that_is_full_by_design_says_what_is_on_the_disk_only() -> None:
+    """The JSON has that too."""
+    log = two_samples(service=stats(disk_only_bytes=3 << 20, beyond_memory="disk"))
+    assert any(line.endswith("50 B of 100 B, and 3.0 MiB on the disk only") for line in drawn([log]))
+    assert log.facts()["disk_only_bytes"] == 3 << 20
 
 
 @pytest.mark.parametrize(
@@ -102,87 +127,51 @@ def test_times_of_a_slow_disk_are_shown_as_far_as_they_are_known(
     p50: float | None, p99: float | None, shown: str
 ) -> None:
     """Seconds are seconds, and a time above the last bound of the histogram is said to be just that."""
-    history = History("here")
-    history.add(Sample(1.0, [], replace(SERVICE, commit_p50=p50, commit_p99=p99)))
-    assert shown in "\n".join(drawn([history]))
-    assert history.facts()["commit_seconds"] == {"p50": p50, "p99": p99}
+    log = source(stats=stats(p50, p99))
+    assert shown in "\n".join(drawn([log]))
+    assert log.facts()["commit_seconds"] == {"p50": p50, "p99": p99}
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"state": "failed", "failure": "EIO", "under_way_seconds": 9.0}, "  EIO"),
+        ({"failure": "EIO", "under_way_seconds": 9.0}, "  EIO"),
         ({"under_way_seconds": 6.9}, "  the disk has not finished a commit for 6.9 s"),
         ({"damaged": {"segment": 2}}, "  reads that met damaged records on the disk: 2"),
-        ({"under_way_seconds": 0.9}, "  up 1 s"),
+        ({"under_way_seconds": 0.9, "uptime_seconds": 1.0}, "  up 1 s"),
     ],
     ids=["failed", "hanging", "damaged", "well"],
 )
 def test_a_log_that_is_open_and_not_well_says_so(changes: dict[str, Any], said: str) -> None:
     """A service whose disk hangs is open; the head has what /readyz and the page say."""
-    stats = msgspec.structs.replace(StatsResponse("open", 1.0, 0, 0, 0, {}, uptime_seconds=1.0), **changes)
-    history = History("here")
-    history.add(Sample(1.0, [], ServiceFacts.of(stats)))
-    assert next(plain([history])).endswith(said + "\n")
-
-
-def test_forty_columns_show_queues_below_the_bars() -> None:
-    """No bar is folded into a second line: the lines are needed for the queues."""
-    history = two_samples(service=replace(SERVICE, memory=(7 << 40, 9 << 40), disk_only=3 << 40, spills=True))
-    shown = drawn([history], 40, 16)
-    assert max(map(len, shown)) == 40
-    assert len(shown) <= 16
-    assert [line.split()[0] for line in shown[2:5]] == ["memory", "disk", "waiting"]
-    assert any(line.startswith("a ") for line in shown)
+    assert source(stats=stats(**changes)).head().endswith(said)
 
 
 def test_a_narrow_terminal_shows_fewer_columns_and_whole_numbers() -> None:
     """At 60 columns names are cut before numbers, and every line fits."""
-    history = History("here")
     many = QueueSummary("a-queue-with-a-name-that-is-far-too-long", 1, 10**9, 10**9 + 98_765_432, 98_765_432, 10**12, 7)
-    history.add(Sample(1.0, [many], SERVICE))
-    shown = drawn([history], 60)
+    log = source("here", many, stats=stats())
+    shown = drawn([log], 60)
     assert max(map(len, shown)) <= 60
     assert any("98765432" in line and "931.3 GiB" in line for line in shown)
-    assert not any("keeps from" in line for line in shown[:-1])
-    assert any("1000000000" in line for line in drawn([history], 120))
-    for whole in ("p99 6.4 ms", "n queue"):
-        assert any(whole in line for line in shown), whole
-
-
-def test_rows_below_the_screen_are_counted_and_can_be_scrolled_to() -> None:
-    """With more queues than lines, a line says how many are below; scrolling stops at the last one."""
-    history = History("here")
-    history.add(Sample(1.0, [queue(f"q{n:03}", 0, 1, n) for n in range(300)], None))
-    view = View("n")
-    first = drawn([history], 80, 24, view)
-    assert len(first) <= 24
-    assert first[3].startswith("q000") or first[4].startswith("q000")
-    rows = sum(line.startswith("q0") for line in first)
-    assert f"… {300 - rows} more below" in first
-    view.scrolled = 10_000
-    last = drawn([history], 80, 24, view)
-    assert any(line.startswith("q299") for line in last)
-    assert not any("more below" in line for line in last)
+    assert not any("1000000000" in line for line in shown)
+    assert any("1000000000" in line for line in drawn([log], 120))
 
 
 def test_every_key_sorts_by_its_column() -> None:
     """The column that sorts is marked and shown even where it would not fit."""
-    history = History("here")
-    small, large = queue("small", 0, 3, 1), QueueSummary("large", 2, 5, 6, 1, 9_000, 4)
-    history.add(Sample(1.0, [small, large], None))
+    log = source("here", queue("small", 0, 3, 1), QueueSummary("large", 2, 5, 6, 1, 9_000, 4))
     for key, expected in {"n": "large", "b": "large", "r": "small", "s": "small"}.items():
-        shown = drawn([history], 60, 24, View(key))
+        shown = drawn([log], 60, 24, ORDERS[key])
         assert next(line for line in shown if line.startswith(("small", "large"))).startswith(expected), key
         assert any("▼" in line for line in shown)
 
 
 def test_the_slowest_consumer_of_each_queue_is_named() -> None:
     """A wide terminal shows who is furthest behind, and sorts by it; queues without consumers come last."""
-    history = History("here")
-    behind = {"a": SlowestConsumer("billing", 3), "b": SlowestConsumer("a-consumer-with-a-long-name", 2_000)}
-    history.add(Sample(1.0, [queue("a", 0, 9, 1), queue("b", 0, 9, 2), queue("c", 0, 9, 3)], None, behind))
-    shown = [line.split() for line in drawn([history], 130, 24, View("c")) if line[:2] in ("a ", "b ", "c ")]
+    behind = [("a", "billing", 3), ("a", "fast", 1), ("b", "a-consumer-with-a-long-name", 2_000)]
+    log = source("here", queue("a", 0, 9, 1), queue("b", 0, 9, 2), queue("c", 0, 9, 3), behind=behind)
+    shown = [line.split() for line in drawn([log], 130, 24, ORDERS["c"]) if line[:2] in ("a ", "b ", "c ")]
     assert [line[0] for line in shown] == ["b", "a", "c"]
     assert "2,000" in shown[0]
     assert ("billing" in shown[1], "3" in shown[1]) == (True, True)
@@ -190,33 +179,25 @@ def test_the_slowest_consumer_of_each_queue_is_named() -> None:
 
 def test_a_service_that_is_gone_stays_with_the_time_since_when() -> None:
     """Its last numbers stay without rates; another server is still shown."""
-    gone, there = two_samples(), History("there")
-    there.add(Sample(12.0, [queue("c", 0, 1)], None))
+    gone, there = two_samples(), source("there", queue("c", 0, 1))
     gone.fail("connection refused", "12:03:05")
     gone.fail("connection refused", "12:03:06")
     shown = drawn([gone, there])
     assert shown[0] == "here  unreachable since 12:03:05: connection refused"
     assert any(line.split()[:2] == ["there", "c"] for line in shown)
     assert gone.facts()["since"] == "12:03:05"
-    gone.add(Sample(14.0, [queue("a", 4, 30)], SERVICE))
+    gone.add(14.0, Sample([queue("a", 4, 30)], (), stats()))
     assert drawn([gone])[0].startswith("here  open")
 
 
 def test_lines_without_a_terminal_are_aligned() -> None:
     """Plain text, a header and a line for each queue."""
-    lines = list(plain([two_samples(service=None)]))
-    assert lines[0] == "here  directory\n"
-    assert lines[1].split() == "queue first next records bytes in/s out/s oldest consumer behind keeps from".split()  # noqa: SIM905
-    assert lines[2].split()[:4] == ["a", "4", "30", "26"]
-    by_name = list(plain([two_samples(service=None)], "n"))
-    assert [line.split()[0] for line in by_name[2:]] == ["[red]b", "a"]  # --sort queue
-
-
-def test_sparks_grow_with_their_values() -> None:
-    """The highest value fills its cell; zero is the lowest bar."""
-    assert spark([]) == ""
-    assert spark([0.0, 50.0, 100.0]) == "▁▅█"
-    assert len(spark([1.0] * 60)) == 30
+    log = source("here", queue("a", 4, 30), queue("[red]b", 0, 5, 2))
+    by_name = list(lines([log], ORDERS["n"]))
+    assert by_name[0] == "here  directory\n"
+    assert by_name[1].split() == "queue first next records bytes in/s out/s oldest consumer behind keeps from".split()  # noqa: SIM905
+    assert by_name[3].split()[:4] == ["a", "4", "30", "26"]
+    assert [line.split()[0] for line in by_name[2:]] == ["[red]b", "a"]
 
 
 def test_a_directory_can_be_watched(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from mrecordlog_async import MultiRecordLog
-from mrecordlog_async.maintenance import snapshot
+from mrecordlog_async.maintenance.snapshot import snapshot
 
 from .contents import LITTLE_MEMORY, contents, write, write_more_than_memory
 from .pipeline import PLACE, make_pipeline, make_tables, rename_place

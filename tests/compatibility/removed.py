@@ -24,7 +24,53 @@ _PARSED = "`payload` stays next to the columns of `--schema`; a row that does no
 _CRATE = "`examples/import_quickwit.py` reads files of the crate into a new log; nothing writes them"
 _FETCH_RUNS = "nothing: a fetch holds 4 MiB of records at a time, however many runs it returns"
 _RARE = "their variables and keys in the file of `--config`, such as `MRECORDLOG_BODY_BYTES` and `body_bytes`"
+_FIRST = "the directory or the URL as the first argument"
+_SENTENCE = "the sentence and the exit code; `--json` stays where something is listed, and for `repair`"
+_BATCHES = "nothing: a batch has up to 1,000 records and waits 200 ms for them; a program uses `consumer.batches`"
+_SEGMENTS = "`MRECORDLOG_SEGMENT_BYTES` for `load`; a log gets new segments of the size that it is opened with"
 REMOVED: dict[str, str] = {
+    "append --dir": _FIRST,
+    "append --url": _FIRST,
+    "cat --dir": _FIRST,
+    "cat --url": _FIRST,
+    "configure --dir": _FIRST,
+    "configure --url": _FIRST,
+    "consume --dir": _FIRST,
+    "consume --url": _FIRST,
+    "consumers --dir": _FIRST,
+    "consumers --url": _FIRST,
+    "delete --dir": _FIRST,
+    "delete --url": _FIRST,
+    "dump --dir": _FIRST,
+    "dump --url": _FIRST,
+    "load --dir": _FIRST,
+    "load --url": _FIRST,
+    "ls --dir": _FIRST,
+    "ls --url": _FIRST,
+    "top --dir": _FIRST,
+    "top --url": _FIRST,
+    "truncate --dir": _FIRST,
+    "truncate --url": _FIRST,
+    "append --json": _SENTENCE,
+    "configure --json": _SENTENCE,
+    "delete --json": _SENTENCE,
+    "lake --json": _SENTENCE,
+    "load --json": _SENTENCE,
+    "snapshot --json": _SENTENCE,
+    "truncate --json": _SENTENCE,
+    "verify --json": _SENTENCE,
+    "cat --raw": "`--json`, whose payloads are exact",
+    "cat --since": "`cat --start`, which takes a time too",
+    "consume --batch": _BATCHES,
+    "consume --wait": _BATCHES,
+    "dump --queue": "the names after LOG: `mrecordlog dump LOG QUEUE...`",
+    "load --segment-bytes": _SEGMENTS,
+    "repair --segment-bytes": _SEGMENTS,
+    "serve --access-log": _RARE,
+    "serve --no-access-log": _RARE,
+    "serve --connections": _RARE,
+    "serve --log-format": _RARE,
+    "serve --log-level": _RARE,
     "append --key": "one service for each command: `URL,URL` and `dns+http://…` are refused; "
     "`top` takes several arguments",
     "bench": _SUITE,

@@ -11,8 +11,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from mrecordlog_async.cli.main import build_parser
-from mrecordlog_async.cli.shell import exit_codes, settings
+import click
+
+from mrecordlog_async.cli import errors as exit_codes
+from mrecordlog_async.cli import settings
+from mrecordlog_async.cli.main import COMMANDS, cli
 from mrecordlog_async.service.routes.openapi import document
 from mrecordlog_async.spark import drain_metrics, json_columns, options
 from mrecordlog_async.spark.blocks import READ_SCHEMA
@@ -30,7 +33,7 @@ def surface() -> dict[str, list[str]]:
         "http": _http(),
         "commands": _commands(),
         "settings": (f"{one.name} {settings.PREFIX}{one.name.upper()}" for one in settings.SETTINGS),
-        "exit codes": (f"{name} {code}" for name, code in vars(exit_codes).items() if name.isupper()),
+        "exit codes": (f"{name} {code}" for name, code in vars(exit_codes).items() if re.match("[A-Z]", name)),
         "problem codes": _problem_codes(),
         "metrics": _metrics(),
         "spark options": (option.name for option in options.OPTIONS),
@@ -142,6 +145,12 @@ def _columns() -> Iterator[str]:
 
 
 def _commands() -> Iterator[str]:
-    for name, parser in build_parser().commands.items():
+    """Yield each command, and each with every spelling of its options."""
+    ctx = click.Context(cli, help_option_names=["-h", "--help"])
+    for name in COMMANDS:
+        command = cli.get_command(ctx, name)
+        assert command is not None, "it is one of the table"
         yield name
-        yield from (f"{name} {flag}" for action in parser._actions for flag in action.option_strings)
+        for option in command.get_params(click.Context(command, ctx)):
+            if isinstance(option, click.Option) and not getattr(option, "elsewhere", ""):
+                yield from (f"{name} {flag}" for flag in (*option.opts, *option.secondary_opts))

@@ -44,7 +44,7 @@ from mrecordlog_async import (
 )
 from mrecordlog_async.engine.spilling import disk_reads, spill
 from mrecordlog_async.format import gathered
-from mrecordlog_async.maintenance import snapshot
+from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.model import TICK_NS, Record, time_of_tick
 from mrecordlog_async.recovery import gathered_reader
 from mrecordlog_async.storage import gathered_pieces

@@ -32,7 +32,7 @@ from mrecordlog_async import (
 )
 from mrecordlog_async.engine.spilling import spill
 from mrecordlog_async.engine.spilling.disk_reads import DiskReads
-from mrecordlog_async.maintenance import snapshot
+from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.memory.collected import CollectedRuns
 from mrecordlog_async.memory.cutting import UNLIMITED
 from mrecordlog_async.memory.queues import Queues

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import ConsumerFencedError, Limits, LogFullError, MultiRecordLog, PersistPolicy
-from mrecordlog_async.maintenance import verify
 from mrecordlog_async.maintenance.snapshot import snapshot
+from mrecordlog_async.maintenance.verify import verify
 from tests.docs.blocks import ROOT
 
 OLDER = "58623fa"

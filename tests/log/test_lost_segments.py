@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mrecordlog_async import CorruptionError, MultiRecordLog, ReadOnlyLog
-from mrecordlog_async.maintenance import snapshot
+from mrecordlog_async.maintenance.snapshot import snapshot
 from tests.cli.running import mrecordlog
 from tests.faults.disk import Disk, Fault, Snapshot
 from tests.faults.states import plans

@@ -25,7 +25,7 @@ from mrecordlog_async import (
     QueueNotFoundError,
 )
 from mrecordlog_async import errors as all_errors
-from mrecordlog_async.cli.shell.explain import explain
+from mrecordlog_async.cli.errors import explain
 from mrecordlog_async.protocol.problems import detail_of
 from tests.conftest import contents
 
@@ -52,7 +52,7 @@ async def test_an_unknown_queue_says_how_to_create_it(log: MultiRecordLog) -> No
     """Over HTTP and in a shell, the words are those for there."""
     with pytest.raises(QueueNotFoundError, match="create it with create_queue, or append with create=True") as unknown:
         await log.append("nowhere", b"x")
-    assert explain(unknown.value, None) == "queue 'nowhere' does not exist"
+    assert explain(unknown.value, {}) == "queue 'nowhere' does not exist"
     assert "create=1" in detail_of(unknown.value)
 
 

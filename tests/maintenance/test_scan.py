@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import MultiRecordLog, PersistPolicy
-from mrecordlog_async.cli.commands.repair import describe
+from mrecordlog_async.cli.files import describe
 from mrecordlog_async.format.frame import BLOCK_BYTES, FIRST, FRAME_HEADER_BYTES, LAST
 from mrecordlog_async.format.parse import ParsedBatch
 from mrecordlog_async.format.record import Append

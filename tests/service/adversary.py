@@ -56,7 +56,7 @@ def watch(loop, clock):
         time.sleep(0.002)
 
 
-from mrecordlog_async.cli.commands import serve as command
+from mrecordlog_async.support import event_loop as command
 made = command.loop_factory()
 
 def factory():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
 import signal
 import subprocess
@@ -52,10 +53,11 @@ class Operated:
 
     def start(self) -> None:
         """Start the process. Its lines are added to those of the process before it."""
-        serve = ["serve", str(self.directory), "--port", str(self.port), "--log-format", "json", *self._arguments]
+        serve = ["serve", str(self.directory), "--port", str(self.port), *self._arguments]
         self.process = warm.start(
             [str(self.control), *serve],
             program="tests.faulty_serve",
+            environment=os.environ | {"MRECORDLOG_LOG_FORMAT": "json"},
             cold=self._cold,
             stderr=subprocess.PIPE,
             text=True,

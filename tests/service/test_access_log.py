@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from mrecordlog_async.cli.shell.logging_setup import TextFormatter
+from mrecordlog_async.cli.serve import TextFormatter
 from mrecordlog_async.service.access_log import escaped, log_access
 from tests.served import serving
 from tests.service.test_security import raw
-from tests.serving import Process
+from tests.serving import Process, config
 
 
 def test_a_client_forges_no_field(caplog: pytest.LogCaptureFixture) -> None:
@@ -39,7 +39,7 @@ def test_a_client_forges_no_field(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_serve_logs_a_line_per_request(directory: Path) -> None:
     """With the size of its response, and only where that was asked for."""
-    with Process(directory, ["--access-log"]) as service:
+    with Process(directory, config(directory.parent / "settings", access_log=True)) as service:
         for _ in range(2):
             assert service._status_of("/readyz") == 200
         _, log = service.stop()

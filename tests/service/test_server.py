@@ -17,7 +17,7 @@ import aiohttp
 import pytest
 
 from mrecordlog_async import Limits, LogState, MultiRecordLog
-from mrecordlog_async.cli.shell import exit_codes
+from mrecordlog_async.cli import errors as exit_codes
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.security import is_loopback
 from mrecordlog_async.service.server import LOG_FAILED, ExposedError, ServeSettings, check_exposure, serve

@@ -22,7 +22,8 @@ from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-unt
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
-from mrecordlog_async.cli.main import build_parser, main
+from mrecordlog_async.cli import lake
+from mrecordlog_async.cli.main import main
 from mrecordlog_async.spark import __main__ as script
 from mrecordlog_async.spark import drain_command
 from mrecordlog_async.spark.connection import ServerDownError
@@ -33,6 +34,7 @@ from mrecordlog_async.spark.json_columns import function_named
 from mrecordlog_async.spark.losses import ServersHeldError, UnreadLossError
 from mrecordlog_async.spark.output import BatchFailedError, OutputRefusedError
 from mrecordlog_async.spark.runners import SparkEndedError, failures_as_sentences
+from tests.cli.running import given
 from tests.compatibility.record import unpacked
 from tests.spark.conftest import NewService
 from tests.spark.draining import expected, table_rows
@@ -278,7 +280,7 @@ def test_a_summary_that_nobody_reads_is_no_end_of_java(monkeypatch: pytest.Monke
     monkeypatch.setattr(drain_command, "drain", lambda *given, **named: DrainSummary(1, 7, 7, 1.0, {}, {}, {}))
     monkeypatch.setattr(sys, "stdout", Broken(BrokenPipeError(errno.EPIPE, "Broken pipe")))
     with pytest.raises(BrokenPipeError):
-        drain_command.run(build_parser().parse_args(LINE))
+        drain_command.run(lake.given(given(*LINE)))
 
 
 def test_a_full_disk_below_its_messages_does_not_end_a_drain(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import struct
+from dataclasses import asdict
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -25,11 +26,9 @@ from tests.spark.services import numbered
 Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 
 
-def shown(table: Path | str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """Return what is printed for programs."""
-    assert main(["lake", "show", str(table), "--json"]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+def shown(table: Path | str) -> dict[str, Any]:
+    """Return what is shown, as plain values."""
+    return asdict(show(TableFiles(str(table), {})))
 
 
 def test_each_position_names_its_log(
@@ -42,7 +41,7 @@ def test_each_position_names_its_log(
     two.append("r", numbered("r", 0, 5))
     drain(DrainOptions(f"a={one.url},b={two.url}", str(table), partition_by=("queue",), subscribe=("q",)))
     drain(DrainOptions(f"c={two.url}", str(table), name="second", subscribe=("r",)))
-    found = shown(table, capsys)
+    found = shown(table)
     assert (found["rows"], found["partition_by"], found["partitions"], found["earlier"]) == (18, ["queue"], 2, None)
     assert found["columns"]["payload"] == "binary" and found["bytes"] > 0
     logs = {each.log.inspection.public_id: each for each in (one, two)}
@@ -68,7 +67,7 @@ def test_a_table_that_no_drain_writes(tmp_path: Path, capsys: pytest.CaptureFixt
     row = {"d": Decimal("1.50"), "b": b"x", "s": {"n": Decimal(2)}, "day": date(2026, 1, 1), "at": datetime.now(UTC)}
     for _ in range(2):
         write_deltalake(path, pa.Table.from_pylist([row]), mode="append")
-    found = shown(path, capsys)
+    found = shown(path)
     assert (found["version"], found["rows"], found["files"], found["drains"]) == (1, 2, 2, {})
     assert main(["lake", "show", path]) == 0
     assert "not written by a drain" in capsys.readouterr().out
@@ -94,7 +93,7 @@ def test_deleted_rows_are_not_counted(tmp_path: Path, capsys: pytest.CaptureFixt
     write_deltalake(path, pa.table({"payload": [b"%d" % number for number in range(5)]}))
     DeltaTable(path).alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
     _delete(path, [1, 4])
-    assert shown(path, capsys)["rows"] == 3
+    assert shown(path)["rows"] == 3
 
 
 def _delete(path: Path, rows: list[int]) -> None:

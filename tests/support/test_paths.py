@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mrecordlog_async import MultiRecordLog, ReadOnlyLog
-from mrecordlog_async.maintenance import snapshot
+from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.support.paths import absolute
 
 

@@ -94,7 +94,7 @@ def test_a_dump_is_whole_and_can_be_loaded_again(directory: Path, tmp_path: Path
     lines = tmp_path / "lines"
     lines.write_text("\n".join(printed("dump", directory)) + "\n")
     assert printed("load", tmp_path / "copy", lines) == [f"2 queues created, {RECORDS + 1:,} records stored"]
-    assert printed("dump", tmp_path / "copy", "--queue", "orders") == printed("dump", directory, "--queue", "orders")
+    assert printed("dump", tmp_path / "copy", "orders") == printed("dump", directory, "orders")
     (said,) = printed("load", directory, lines)
     assert said == f"0 queues created, 0 records stored, {RECORDS + 1:,} records already there"
 

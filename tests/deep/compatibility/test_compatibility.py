@@ -16,7 +16,7 @@ import pytest
 
 from mrecordlog_async import MultiRecordLog, QueueOptions
 from mrecordlog_async.engine.inspection import Inspection
-from mrecordlog_async.maintenance import verify
+from mrecordlog_async.maintenance.verify import verify
 from tests.compatibility.contents import LARGE, LITTLE_MEMORY, contents, large_record, on_disk_too
 from tests.compatibility.record import DATA
 from tests.compatibility.removed import CHANGELOG, INSPECTION, REMOVED, is_removed, table

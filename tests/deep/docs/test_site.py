@@ -42,7 +42,7 @@ def test_the_site_builds_without_a_warning(site: Path) -> None:
 
 def test_the_reference_has_every_setting_and_metric(site: Path) -> None:
     """What `serve --help` and `/metrics` show is in the tables."""
-    from mrecordlog_async.cli.shell.settings import SETTINGS
+    from mrecordlog_async.cli.settings import SETTINGS
     from mrecordlog_async.metrics import COUNTERS, OF_A_CONSUMER, OF_A_QUEUE, STATE, USAGE
     from mrecordlog_async.protocol.metric_text import PREFIX
     from mrecordlog_async.service.watching import prometheus

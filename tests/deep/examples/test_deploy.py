@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import re
 import shutil
@@ -16,25 +15,18 @@ import yaml
 from prometheus_client.process_collector import ProcessCollector
 
 from mrecordlog_async import __version__
-from mrecordlog_async.cli.main import build_parser
-from mrecordlog_async.cli.shell.exit_codes import DAMAGE, LOCKED, LOG_FAILED, USAGE
-from mrecordlog_async.cli.shell.parser import Parser
-from mrecordlog_async.cli.shell.settings import NOT_SETTINGS, SETTINGS, add_settings, gather
+from mrecordlog_async.cli.errors import DAMAGE, LOCKED, LOG_FAILED, USAGE
+from mrecordlog_async.cli.settings import NOT_SETTINGS, SETTINGS
+from tests.cli.running import given, settings_of
 from tests.serving import TIMEOUT_SECONDS, Process
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "examples" / "deploy"
 
 
-def arguments(*given: str) -> argparse.Namespace:
-    parser = Parser()
-    add_settings(parser)
-    return parser.parse_args(given)
-
-
 def test_the_toml_file_is_read() -> None:
     """Every key is a setting, and nearly every setting is shown."""
-    values = gather(arguments("--config", str(DEPLOY / "mrecordlog.toml")), {})
+    values = settings_of("--config", str(DEPLOY / "mrecordlog.toml"))
     assert (values["memory_bytes"], values["drain_seconds"]) == (2 * 1024**3, 20.0)
     shown = set(re.findall(r"^#? ?(\w+) = ", (DEPLOY / "mrecordlog.toml").read_text(), re.MULTILINE))
     left_out = {"uds", "segment_bytes", "pending_bytes", "queues_limit", "bodies_bytes", "sending_bytes"}
@@ -109,8 +101,8 @@ def test_the_unit_of_the_drain_has_options_of_the_command_and_keeps_nothing() ->
     unit = (DEPLOY / "mrecordlog-drain.service").read_text()
     command = re.search(r"^ExecStart=\S+/mrecordlog (.*)$", unit, re.MULTILINE)
     assert command is not None
-    given = build_parser().parse_args(command[1].split())
-    assert given.every_seconds == 10.0 and given.metrics == "9108"
+    typed = given(*command[1].split())
+    assert (typed["every_seconds"], typed["metrics"]) == (10.0, "9108")
     assert "StateDirectory" not in unit
     assert f"\nRestartPreventExitStatus={USAGE}\n" in unit
 
@@ -232,7 +224,7 @@ def test_an_image_that_the_node_has_is_not_pulled(file: str, kind: str) -> None:
 
 def test_a_pod_may_take_as_long_to_end_as_the_service_needs() -> None:
     """Longer than requests may take, in Kubernetes and systemd; and a failed log ends in far less."""
-    values = gather(arguments(), {})
+    values = settings_of()
     unit = (DEPLOY / "mrecordlog.service").read_text()
     stop = re.search(r"TimeoutStopSec=(\d+)", unit)
     assert stop is not None
@@ -275,11 +267,11 @@ def test_the_drain_of_several_services_is_never_run_twice_and_reads_every_pod() 
     )
     spec = pod("kubernetes-several.yaml", "Deployment")
     (container,) = spec["containers"]
-    given = build_parser().parse_args(container["args"])
+    typed = given(*container["args"])
     name, port = services["metadata"]["name"], 8080
     pods = [f"{name}-{number}" for number in range(services["spec"]["replicas"])]
-    assert given.servers == [f"{one}=http://{one}.{services['spec']['serviceName']}:{port}" for one in pods]
-    assert given.consumer is not None
+    assert list(typed["servers"]) == [f"{one}=http://{one}.{services['spec']['serviceName']}:{port}" for one in pods]
+    assert typed["consumer"] is not None
     assert (drain["spec"]["replicas"], drain["spec"]["strategy"]) == (1, {"type": "Recreate"})
     assert not any("persistentVolumeClaim" in volume for volume in spec["volumes"])
 

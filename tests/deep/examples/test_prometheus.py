@@ -116,7 +116,7 @@ def test_alerts_that_wait_for_minutes_fire(tmp_path: Path) -> None:
             assert disk.append(bytes(MIB)) == 200, used
         slow = start("slow")
         (slow.control / "slow").write_text("0.7")
-        crowded = start("crowded", "--connections", "2")
+        crowded = start("crowded", *config(tmp_path / "few", connections=2))
         restarting = start("restarting")
         (tmp_path / "unopened" / "control").mkdir(parents=True)
         (tmp_path / "unopened" / "control" / "hang").touch()

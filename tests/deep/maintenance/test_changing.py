@@ -11,8 +11,8 @@ from unittest.mock import Mock
 import pytest
 
 from mrecordlog_async import MultiRecordLog, QueueNotFoundError, QueueOptions, QueueOptionsError, ReadOnlyLog
-from mrecordlog_async.maintenance import repair
 from mrecordlog_async.maintenance.changing import open_to_change
+from mrecordlog_async.maintenance.repair import repair
 from mrecordlog_async.options import MIB
 from mrecordlog_async.recovery import positions
 from mrecordlog_async.recovery.segment_reader import SegmentReader

@@ -24,7 +24,7 @@ from mrecordlog_async import (
     Record,
     RecordsOnDiskError,
 )
-from mrecordlog_async.maintenance import verify
+from mrecordlog_async.maintenance.verify import verify
 from mrecordlog_async.model import TICK_NS, time_of_tick
 from mrecordlog_async.options import MIB
 from mrecordlog_async.recovery import positions, segment_reader

@@ -10,7 +10,9 @@ import pytest
 
 from mrecordlog_async import CorruptionError, Limits, MultiRecordLog
 from mrecordlog_async.format.header import HEADER_BYTES
-from mrecordlog_async.maintenance import repair, snapshot, verify
+from mrecordlog_async.maintenance.repair import repair
+from mrecordlog_async.maintenance.snapshot import snapshot
+from mrecordlog_async.maintenance.verify import verify
 from tests import damage
 
 MIB = 1 << 20

@@ -190,7 +190,7 @@ async def test_a_system_without_descriptors_does_not_stop_the_service(
 
 SERVE = """
 import sys
-from mrecordlog_async.cli.commands import serve
+from mrecordlog_async.support import event_loop as serve
 from mrecordlog_async.cli.main import main
 if sys.argv.pop(1) == "asyncio":
     serve.loop_factory = lambda: None

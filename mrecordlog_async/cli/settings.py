@@ -1,9 +1,8 @@
 """Settings of the service, from options, `MRECORDLOG_*` variables, a TOML file or their defaults, in this order.
 
 One table lists them all; options, variables, keys and the page of the documentation are generated from it, so they
-cannot differ. Rare settings have no option. Write sizes like
-`512MiB` and times like `5s`. A key or variable that is not in the table is an error: a misspelt limit must not be
-ignored.
+cannot differ. Rare settings have no option. Write sizes like `512MiB` and times like `5s`. A key or variable that is
+not in the table is an error: a misspelt limit must not be ignored.
 
     # mrecordlog.toml
     port = 8080
@@ -13,28 +12,30 @@ ignored.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
 import tomllib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mrecordlog_async.cli.shell.declared import consumers, queues
-from mrecordlog_async.cli.shell.exit_codes import UsageError
-from mrecordlog_async.cli.shell.parser import Parser, choice, port, suggest, whole
-from mrecordlog_async.options import MIB, PersistPolicy
+import click
+
+from mrecordlog_async.cli.errors import UsageError
+from mrecordlog_async.cli.params import Value, path_of, suggest, whole
+from mrecordlog_async.names import check_consumers, check_name
+from mrecordlog_async.options import MIB, QUEUE_OPTIONS, PersistPolicy, QueueOptions
 from mrecordlog_async.quantities import parse_seconds, parse_size
 from mrecordlog_async.support.machine import BUDGETS
-from mrecordlog_async.support.paths import absolute
 
 PREFIX = "MRECORDLOG_"
 NOT_SETTINGS = frozenset({"CONFIG", "DIRECTORY", "COMPILE", "DISK_THREAD", "PURE"})
 """Variables that `serve` reads besides its settings, and those of the installation and of the room `compiled`."""
+
+FILE = "mrecordlog.file"
+"""Where a context keeps the path of the file of settings, for errors."""
 
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
@@ -45,11 +46,8 @@ JSON = "JSON"
 """The placeholder of a setting that is a table or a list: in options and variables, it is written as JSON."""
 
 
-def switch(text: str) -> bool:
-    """Return True for true, False for false. Raises ValueError."""
-    if text.lower() not in ("1", "0", "true", "false", "yes", "no"):
-        raise ValueError(f"{text!r} is not true or false")
-    return text.lower() in ("1", "true", "yes")
+_QUANTITIES: Mapping[str, Callable[[str], float]] = {"bytes": parse_size, "seconds": parse_seconds}
+"""Parser of a limit that is written with its unit, as text."""
 
 
 def persist(text: str) -> PersistPolicy:
@@ -69,9 +67,11 @@ def name(text: str) -> str:
     return text
 
 
-def path_of(text: str) -> str:
-    """Return the path of a file, with the home directory in place of `~/`."""
-    return absolute(text) if text.startswith("~") else text
+def port(text: str) -> int:
+    """Return a port, 0 for a free one. Raises ValueError."""
+    if whole(text) > 65_535:
+        raise ValueError(f"{text} is not a port: the highest one is 65535")
+    return whole(text)
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -79,12 +79,62 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
+def queues(text: str) -> dict[str, QueueOptions | None]:
+    """Return the options of queues, from JSON: a list of names, or an object of options by name. Raises ValueError."""
+    found = _from_json(text)
+    if isinstance(found, list):
+        found = {_name(name): None for name in found}
+    if not isinstance(found, dict):
+        raise ValueError(f"{text} must be a list of queues, or a table of their options")
+    for name in found:
+        check_name(name)
+    return {name: None if options is None else _options(name, options) for name, options in found.items()}
+
+
+def consumers(text: str) -> dict[str, tuple[str, ...]]:
+    """Return names of consumers by queue or pattern, from JSON: an object of lists. Raises ValueError."""
+    try:
+        return check_consumers(_from_json(text))
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+
+
+def _from_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not JSON: {error}") from None
+
+
+def _name(name: object) -> str:
+    if not isinstance(name, str):
+        raise ValueError(f"a queue is named by a string, not {name!r}")
+    return name
+
+
+def _options(queue: str, options: object) -> QueueOptions:
+    if not isinstance(options, dict):
+        raise ValueError(f"queue {queue!r}: its options are a table such as {{max_age = '7d'}}, not {options!r}")
+    for name in options.keys() - QUEUE_OPTIONS.keys():
+        raise ValueError(f"queue {queue!r}: {name!r} is not an option{suggest(name, list(QUEUE_OPTIONS))}")
+    try:
+        return QueueOptions(**{name: _value(name, value) for name, value in options.items()})
+    except ValueError as error:
+        raise ValueError(f"queue {queue!r}: {error}") from None
+
+
+def _value(option: str, value: object) -> Any:
+    """Return *value*; of a limit that is written as text, its size or its seconds."""
+    read = _QUANTITIES.get(QUEUE_OPTIONS[option].unit)
+    return read(value) if read is not None and isinstance(value, str) else value
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One setting.
 
-    default: as a person would write it, "" for none. metavar: "" for a switch, which takes no value. words: its values,
-    or how they begin, for completion. is_rare: it has no option, only its variable and its key in the file.
+    read: bool for a switch, which takes no value. default: as a person would write it, "" for none. words: its only
+    values; of `persist`, how they begin. is_rare: it has no option, only its variable and its key in the file.
     """
 
     name: str
@@ -106,8 +156,8 @@ class Setting:
         return PREFIX + self.name.upper()
 
 
-def _rare(name: str, read: Callable[[str], Any], metavar: str, default: str, help: str) -> Setting:
-    return Setting(name, read, metavar, default, help, is_rare=True)
+def _rare(name: str, read: Callable[[str], Any], metavar: str, default: str, help: str, *words: str) -> Setting:
+    return Setting(name, read, metavar, default, help, words, is_rare=True)
 
 
 def _budget(name: str, help: str) -> Setting:
@@ -152,7 +202,7 @@ SETTINGS = (
         ("always", "interval:", "never"),
     ),
     Setting("segment_bytes", parse_size, "SIZE", "1GiB", "size of a segment file"),
-    _rare("recycle", switch, "", "true", "use the file of a dead segment again for a later one (on by default)"),
+    _rare("recycle", bool, "", "true", "use the file of a dead segment again for a later one (on by default)"),
     Setting(
         "memory_bytes",
         parse_size,
@@ -163,7 +213,7 @@ SETTINGS = (
     ),
     Setting(
         "beyond_memory",
-        choice(*BEYOND_MEMORY),
+        str,
         "WHAT",
         "disk",
         "what happens at --memory-bytes: the oldest records leave memory and are read from the disk (disk), or appends "
@@ -199,7 +249,7 @@ SETTINGS = (
     _budget("body_bytes", "limit of the size of a request body"),
     _budget("bodies_bytes", "limit of all request bodies being received or stored"),
     _budget("sending_bytes", "limit of all responses being sent"),
-    Setting("connections", whole, "COUNT", "4096", "limit of the number of connections"),
+    _rare("connections", whole, "COUNT", "4096", "limit of the number of connections"),
     _rare("tails", whole, "COUNT", "1024", "limit of the number of clients waiting for records"),
     _rare(
         "lock_seconds",
@@ -226,72 +276,97 @@ SETTINGS = (
         "report not ready once a write or sync has been under way for this long; 0s: never",
     ),
     Setting(
-        "hold_retention", switch, "", "false", "remove no records because of their age; for a log restored from a copy"
+        "hold_retention", bool, "", "false", "remove no records because of their age; for a log restored from a copy"
     ),
     Setting(
         "verify_all",
-        switch,
+        bool,
         "",
         "false",
         "read every segment at the start, even those whose records stay on the disk; it takes as long as reading the "
         "whole log",
     ),
-    _rare("metrics_per_queue", switch, "", "false", "add metrics of each queue to /metrics"),
-    Setting("access_log", switch, "", "false", "log every request"),
-    Setting(
+    _rare("metrics_per_queue", bool, "", "false", "add metrics of each queue to /metrics"),
+    _rare("access_log", bool, "", "false", "log every request"),
+    _rare(
         "log_format",
-        choice(*FORMATS),
+        str,
         "FORMAT",
         "text",
         "format of the service's own log: text or json",
-        FORMATS,
+        *FORMATS,
     ),
-    Setting(
+    _rare(
         "log_level",
-        choice(*LEVELS),
+        str,
         "LEVEL",
         "info",
         "lowest level to log: debug, info, warning or error",
-        LEVELS,
+        *LEVELS,
     ),
 )
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 
-def add_settings(parser: Parser) -> None:
-    """Add a flag for each setting, and --config."""
-    parser.add_argument("--config", metavar="FILE", help="TOML file of settings (default: MRECORDLOG_CONFIG)")
-    for setting in SETTINGS:
-        if setting.is_rare:
-            place = f"set {setting.variable}, or {setting.name} in the file of --config"
-            parser.elsewhere[setting.flag] = f": {place}"
-            continue
-        if setting.metavar:
-            shown = f" (default: {setting.default})" if setting.default else ""
-            known = partial(iter, setting.words) if setting.words else None
-            parser.add_argument(setting.flag, known=known, metavar=setting.metavar, help=setting.help + shown)
-        else:
-            parser.add_argument(setting.flag, action=argparse.BooleanOptionalAction, help=setting.help)
+class SettingOption(click.Option):
+    """The option of a setting. A rare one is not read from the command line, but from its variable and the file."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.elsewhere = f"set {setting.variable}, or {setting.name} in the file of --config" if setting.is_rare else ""
+        shown = f" (default: {setting.default})" if setting.default and setting.metavar else ""
+        help = setting.help[0].upper() + setting.help[1:] + shown + "."
+        if setting.read is bool:
+            names, is_on = [f"{setting.flag}/--no-{setting.flag[2:]}"], setting.default == "true"
+            super().__init__(names, default=is_on, envvar=setting.variable, help=help)
+            return
+        kind: Any = Value(setting.metavar, setting.read, setting.words)
+        if setting.read is str and setting.words:
+            kind = click.Choice(setting.words)
+        default, metavar = setting.default or None, setting.metavar
+        super().__init__(
+            [setting.flag], type=kind, metavar=metavar, default=default, envvar=setting.variable, help=help
+        )
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Let the command line have the option, unless it is rare."""
+        if not self.setting.is_rare:
+            super().add_to_parser(parser, ctx)
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return its line of the help."""
+        return None if self.setting.is_rare else super().get_help_record(ctx)
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        """Return its variable, unless it is one of Kubernetes."""
+        return None if self.setting.variable in of_kubernetes() else super().resolve_envvar_value(ctx)
 
 
-def gather(arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Return the value of every setting, from the first place that has one. Raises UsageError for an invalid one."""
-    variables = _variables(environment)
-    path = arguments.config or variables.pop("config", None)
-    file = _file(path_of(path)) if path else {}
-    values = {}
-    for setting in SETTINGS:
-        flag = None if setting.is_rare else getattr(arguments, setting.name)
-        for text, place in (
-            (None if flag is None else _text(flag), setting.flag),
-            (variables.get(setting.name), setting.variable),
-            (file.get(setting.name), f"{path}: {setting.name}"),
-            (setting.default, "default"),
-        ):
-            if text is not None:
-                values[setting.name] = _read(setting, text, place)
-                break
-    return values
+def takes_settings(run: Callable[..., int]) -> Callable[..., int]:
+    """Give a command each setting, and --config."""
+    params: list[click.Parameter] = getattr(run, "__click_params__", [])
+    config = click.Option(
+        ["--config"],
+        type=Value("FILE", path_of),
+        envvar=f"{PREFIX}CONFIG",
+        is_eager=True,
+        expose_value=False,
+        callback=_use_file,
+        help="TOML file of settings (default: MRECORDLOG_CONFIG).",
+    )
+    params += [*map(SettingOption, reversed(SETTINGS)), config]
+    run.__click_params__ = params  # type: ignore[attr-defined]  # where click's own decorators keep them
+    return run
+
+
+def _use_file(ctx: click.Context, _: click.Parameter, path: str | None) -> None:
+    """Refuse misspelt variables; let click find what the file sets after options and variables."""
+    if ctx.resilient_parsing:
+        return
+    _refuse_unknown_variables(os.environ)
+    if path:
+        ctx.meta[FILE] = path
+        ctx.default_map = _file(path)
 
 
 def of_kubernetes(environment: Mapping[str, str] = os.environ) -> list[str]:
@@ -310,9 +385,8 @@ def of_kubernetes(environment: Mapping[str, str] = os.environ) -> list[str]:
 _OF_SERVICE = re.compile(rf"({PREFIX}(?:\w+_)?)PORT(?:_\d+_[A-Z]+)?=(?:tcp|udp|sctp)://.*")
 
 
-def _variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of settings, by name. An empty one is not set."""
-    found = {}
+def _refuse_unknown_variables(environment: Mapping[str, str]) -> None:
+    """Raise UsageError for a variable that is no setting. An empty one is not set."""
     known = [setting.variable.removeprefix(PREFIX) for setting in SETTINGS]
     foreign = frozenset(of_kubernetes(environment))
     for variable, text in environment.items():
@@ -322,8 +396,6 @@ def _variables(environment: Mapping[str, str]) -> dict[str, str]:
         if name not in known and name not in NOT_SETTINGS:
             # Compared without the prefix, which alone would make every name look like a known one.
             raise UsageError(f"{variable} is not a setting{_nearest(name, known, PREFIX)}")
-        found[name.lower()] = text
-    return found
 
 
 def _file(path: str) -> dict[str, str]:
@@ -335,17 +407,18 @@ def _file(path: str) -> dict[str, str]:
         raise UsageError(f"{path}: {error.strerror}") from None
     for name, value in content.items():
         if name not in _BY_NAME:
-            raise UsageError(f"{path}: {name!r} is not a setting{_nearest(name, _BY_NAME)}")
+            raise UsageError(f"{path}: {name!r} is not a setting{_nearest(name, list(_BY_NAME))}")
         if not isinstance(value, str | int | float | list) and _BY_NAME[name].metavar != JSON:
             raise UsageError(f"{path}: {name} must be a string, a number, a list, true or false")
-    return {name: _text_in_file(_BY_NAME[name], value) for name, value in content.items()}
+    texts = {name: _text_in_file(_BY_NAME[name], value) for name, value in content.items()}
+    return {name: text for name, text in texts.items() if text}
 
 
 def _text_in_file(setting: Setting, value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=str) if setting.metavar == JSON else _text(value)
 
 
-def _nearest(name: str, known: Collection[str], prefix: str = "") -> str:
+def _nearest(name: str, known: Sequence[str], prefix: str = "") -> str:
     return suggest(name, known, prefix) or f"; known: {', '.join(prefix + each for each in known)}"
 
 
@@ -353,12 +426,3 @@ def _text(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _read(setting: Setting, text: str, place: str) -> Any:
-    if not text and not setting.default:
-        return None
-    try:
-        return setting.read(text)
-    except ValueError as error:
-        raise UsageError(f"{place}: {error}") from None

@@ -1,8 +1,11 @@
-"""Standard output that says its own name when it fails: a full disk behind `>` must not look like a full log."""
+"""The standard streams of a command: input that does not block the event loop, output that names itself when it fails.
+
+A full disk behind `>` must not look like a full log. Nothing here imports asyncio before it is used: every command,
+even `--help`, has its streams opened here.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import codecs
 import errno
 import io
@@ -11,13 +14,18 @@ import signal
 import stat
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TextIO, cast
+from typing import TYPE_CHECKING, TextIO, cast
 
-from mrecordlog_async.storage.filesystem import Buffer
+if TYPE_CHECKING:
+    import asyncio
 
+    from mrecordlog_async.storage.filesystem import Buffer
+
+READ_BYTES = 1024 * 1024
+PIECES_AHEAD = 4
 ESCAPED = "mrecordlog.escaped"
 """The name of the error handler `_escaped`."""
 
@@ -76,7 +84,19 @@ def _escaped(error: UnicodeError) -> tuple[str | bytes, int]:
         return codecs.backslashreplace_errors(one)
 
 
-def name_standard_output() -> None:
+def open_standard_streams() -> None:
+    """Open those of the descriptors 0, 1 and 2 that are closed: otherwise a segment could get the number of one.
+
+    What goes to a closed standard error is dropped. Commands refuse to run without a standard output.
+    """
+    while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(opened)
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115  # it stays open
+    _name_standard_output()
+
+
+def _name_standard_output() -> None:
     """Let `sys.stdout` raise OutputError, and take any text. One that something replaced, such as a test, stays."""
     output = sys.__stdout__
     if output is None or output is not sys.stdout:
@@ -99,7 +119,9 @@ async def write_output(data: bytes) -> None:
 
     A daemon thread writes. The process does not wait for it at the end, so Ctrl-C works while nobody reads.
     """
-    loop = asyncio.get_running_loop()
+    from asyncio import get_running_loop
+
+    loop = get_running_loop()
     written: asyncio.Future[None] = loop.create_future()
 
     def settle(error: OSError | None) -> None:
@@ -139,3 +161,56 @@ def as_utf_8(stream: TextIO) -> None:
     """Let *stream* carry UTF-8, as dumps are, whatever the locale says; other bytes make their line invalid."""
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(encoding="utf-8", errors="surrogateescape")
+
+
+async def read_input() -> AsyncIterator[bytes]:
+    """Yield standard input in pieces, as they arrive.
+
+    A daemon thread reads. The process does not wait for it at the end, so Ctrl-C works while no input arrives.
+    """
+    from asyncio import Queue, get_running_loop
+
+    loop = get_running_loop()
+    pieces: Queue[bytes | OSError] = Queue()
+    ahead = threading.Semaphore(PIECES_AHEAD)
+
+    def read() -> None:
+        piece: bytes | OSError = b"?"
+        while piece and not isinstance(piece, OSError):
+            ahead.acquire()
+            try:
+                piece = os.read(0, READ_BYTES)  # not sys.stdin: its lock must be free when the process ends
+            except OSError as error:
+                piece = error
+            try:
+                loop.call_soon_threadsafe(pieces.put_nowait, piece)
+            except RuntimeError:
+                return  # the loop is closed: the command has ended without the rest
+
+    threading.Thread(target=read, daemon=True, name="standard input").start()
+    while piece := await pieces.get():
+        ahead.release()
+        if isinstance(piece, OSError):
+            raise piece
+        yield piece
+
+
+async def read_lines() -> AsyncIterator[list[bytes]]:
+    """Yield lists of the lines that have arrived. The last line needs no newline."""
+    begun: list[bytes] = []  # pieces of a line, joined once: it may be longer than thousands of them
+    async for piece in read_input():
+        *lines, rest = piece.split(b"\n")
+        if lines:
+            lines[0] = b"".join((*begun, lines[0]))
+            begun.clear()
+            yield lines
+        begun.append(rest)
+    if last := b"".join(begun):
+        yield [last]
+
+
+async def read_text_lines() -> AsyncIterator[str]:
+    """Yield the lines of standard input, which are UTF-8 whatever the locale says; other bytes become surrogates."""
+    async for lines in read_lines():
+        for line in lines:
+            yield line.decode(errors="surrogateescape")

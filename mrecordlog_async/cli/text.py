@@ -6,10 +6,11 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 from unicodedata import combining, east_asian_width
 
-from mrecordlog_async.model import RecoveryProgress
-from mrecordlog_async.readonly import ReadOnlyLog
+if TYPE_CHECKING:
+    from mrecordlog_async.model import RecoveryProgress
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 REDRAW_SECONDS = 0.1
@@ -114,9 +115,3 @@ class ProgressBar:
     def __exit__(self, *_: object) -> None:
         if self._drawn:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-
-def open_log(directory: str) -> ReadOnlyLog:
-    """Read the positions of the log in *directory*, with progress."""
-    with ProgressBar("reading") as progress:
-        return ReadOnlyLog.open(directory, keep_records=False, on_progress=progress)

@@ -1,1 +1,0 @@
-"""Prints what commands found, for people and for pipes, and reads their standard input."""

@@ -1,1 +1,0 @@
-"""Turns a command line into a call: arguments, settings, the named log or service, and exit codes."""
