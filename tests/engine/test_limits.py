@@ -282,12 +282,13 @@ def calls_between(log: MultiRecordLog, cut: str) -> list[Any]:
     return [log.append_records("b", None, [bytes(3 * MIB)]) for _ in range(2)]
 
 
-@pytest.mark.parametrize("cut", ["calls", "bytes"])
+@pytest.mark.parametrize("cut", ["calls", "bytes", "line"])
 async def test_a_call_of_the_next_batch_does_not_overtake_one_of_its_queue_that_found_no_room(
     directory: Path, cut: str
 ) -> None:
-    """Callers do not know where a batch ends."""
-    async with MultiRecordLog.open(directory, limits=Limits(disk_bytes=4 * MIB)) as log:
+    """Callers do not know where a batch ends, nor whether their call waits in line."""
+    limits = Limits(disk_bytes=4 * MIB, record_bytes=4 * MIB, pending_bytes=(5 if cut == "line" else 64) * MIB)
+    async with MultiRecordLog.open(directory, limits=limits) as log:
         for queue in "abc":
             await log.create_queue(queue)
         await log.append_record("a", 0, bytes(2 * MIB))

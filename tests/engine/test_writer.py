@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import hypothesis.strategies as st
 import pytest
@@ -24,6 +24,7 @@ from mrecordlog_async import (
 from mrecordlog_async.engine.commit.batch import CommitResult, Written
 from mrecordlog_async.engine.commit.disk_space import Spare
 from mrecordlog_async.engine.commit.journal import Journal
+from mrecordlog_async.engine.commit.parts import Parts
 from mrecordlog_async.engine.commit.writer import Writer
 from tests.cached_files import CachedFiles, HangingDisk
 from tests.faults import sizes
@@ -277,6 +278,21 @@ async def test_error_on_the_way_of_a_batch_fails_the_log(directory: Path) -> Non
             found: list[object] = await asyncio.gather(log.append_record("q", None, b"x"), return_exceptions=True)
         assert found == [0] if method == "_end_batch" else isinstance(found[0], LogFailedError)
         assert log.state is LogState.FAILED
+        await log.close()
+
+
+async def test_error_between_the_parts_of_a_batch_fails_the_log(directory: Path) -> None:
+    """No call waits for ever that the disk refused and that is in no part yet; it was not stored."""
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    for method in ("next", "withdraw_given_up", "_is_tried"):
+        log = await MultiRecordLog.open(directory / method)
+        await log.create_queue("q")
+        await asleep(log)
+        calls = [log.append_records("q", None, [b"x", b"y"]), log.truncate("q", 0), log.append("q", b"z")]
+        refused = patch.multiple(Journal, prepare=lambda *_: None, commit=Mock(side_effect=full))
+        with refused, patch.object(Parts, method, side_effect=MemoryError):
+            found = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 20)
+        assert [error.written for error in found if isinstance(error, LogFailedError)] == ["no"] * 3
         await log.close()
 
 

@@ -91,10 +91,6 @@ class Parts:
         self.given_up = [each for each in self.given_up if each not in self._may_repeat or not is_done(each)]
         self._may_repeat.clear()
 
-    def not_written(self) -> list[Command]:
-        """Return what was dropped or not tried yet: nothing of it is on the disk, whatever became of the last part."""
-        return [*self.given_up, *(command for part in self._todo for command in part)]
-
     def one(self) -> Command | None:
         """Return the last part's command if it has exactly one."""
         return self._part[0] if len(self._part) == 1 else None

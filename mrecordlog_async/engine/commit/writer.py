@@ -473,8 +473,7 @@ class Writer:
         self._admission.stop(never.copy)
         parts, self._parts = self._parts, None
         self._refuse(self._part if parts is not None else self._in_flight, unknown)
-        if parts is not None:
-            self._refuse(parts.not_written(), never)
+        self._refuse(self._in_flight, never)  # those of no part so far
         self._in_flight, self._part = [], []
         self._refuse(list(self._admission.take_all()), never)
         self._admission.update()

@@ -231,12 +231,20 @@ class Admission:
         self.wake()
 
     def take_behind(self, queues: Set[str]) -> list[Command]:
-        """Take the appends at positions of their callers' choice in *queues*: an earlier one was refused."""
-        return self._take_pending(
-            lambda command: (
-                isinstance(command, AppendRecords) and command.position is not None and command.queue in queues
-            )
-        )
+        """Take the appends at positions of their callers' choice in *queues*: an earlier one was refused.
+
+        Those in line are charged for it, as if they had moved up.
+        """
+
+        def is_behind(command: Command) -> bool:
+            return isinstance(command, AppendRecords) and command.position is not None and command.queue in queues
+
+        in_line = [call for call in self._line if is_behind(call)]
+        for call in in_line:
+            del self._line[call]
+            self._line_bytes -= call.bytes
+            self._charged_bytes += call.bytes
+        return self._take_pending(is_behind) + in_line
 
     def _take_pending(self, is_taken: Callable[[Command], bool]) -> list[Command]:
         """Take what *is_taken* from what waits for the next batch, in order. It keeps its charge."""
