@@ -39,8 +39,7 @@ def verify(directory: str) -> int:
 
     It reads the log as opening does, but takes no lock and writes nothing, so it can run while a service uses the log.
     A torn tail is not damage: it is a batch that was not finished before a crash, and the next open removes it. If
-    there is damage, the command lists all of it and exits with 3. `mrecordlog repair` then shows what can still be
-    read.
+    there is damage, the command lists all of it, and what is lost of each queue, and exits with 3.
 
       mrecordlog verify ./wal
     """
@@ -70,12 +69,13 @@ def _damaged(found: Verification, directory: str) -> Iterator[str]:
     error = found.error
     assert error is not None, "a log without a report is damaged"
     yield f"damaged: {error}\n"
-    yield from (f"{describe(damage)}\n" for damage in found.damage)
+    if found.salvage is not None:
+        yield from _lost(found.salvage)
     if error.segment == LOCK_NAME:  # it says what to do; nothing is left to repair
         return
     yield from _pictures(found, colour=wants_colour())
-    yield "open refuses this log and changes nothing. To see what can still be read, and what is lost:\n"
-    yield f"  mrecordlog repair {directory}\n"
+    yield "open refuses this log and changes nothing. To write what can still be read as a new log:\n"
+    yield f"  mrecordlog repair {directory} --apply\n"
 
 
 def _pictures(found: Verification, *, colour: bool) -> Iterator[str]:
@@ -93,16 +93,16 @@ def _pictures(found: Verification, *, colour: bool) -> Iterator[str]:
 
 @command()
 @argument("directory", metavar="DIR", type=DIRECTORY, help="Directory of the damaged log; only read, not in use.")
-@click.option("--apply", "write", is_flag=True, help="Write the new log.")
-@click.option("--to", metavar="TARGET", type=TARGET, help="Directory to write (default: DIR.repaired).")
+@click.option("--apply", "write", is_flag=True, help="Write the new log next to the damaged one.")
+@click.option("--to", metavar="TARGET", type=TARGET, help="Write the new log here (default: DIR.repaired).")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
 def repair(directory: str, write: bool, to: str | None, as_json: bool) -> int:
-    """Read around the damage in a log and, with --apply, write what is left as a new log.
+    """Read around the damage in a log and, with --apply or --to, write what is left as a new log.
 
-    Every record that can still be read keeps its position. The report names what is lost, queue by queue. Without
-    --apply nothing is written. With --apply the new log is created next to the damaged one (DIR.repaired, or --to),
-    whole or not at all. The damaged directory is never changed; move it away yourself when you no longer need it in
-    place.
+    Every record that can still be read keeps its position. The report names what is lost, queue by queue, as that of
+    `mrecordlog verify` does. Without --apply and --to nothing is written. With --apply the new log is created next to
+    the damaged one (DIR.repaired), with --to as TARGET, whole or not at all. The damaged directory is never changed;
+    move it away yourself when you no longer need it in place.
 
     Lost batches may have contained truncates and deletes. So records that were truncated may reappear, and a queue that
     no intact data after the last damage mentions may have been deleted; the report says which. Records of a queue whose
@@ -120,11 +120,10 @@ def repair(directory: str, write: bool, to: str | None, as_json: bool) -> int:
     from mrecordlog_async.maintenance.repair import REPAIRED_SUFFIX, repair
 
     directory = directory.rstrip("/") or directory
-    default = _named(directory) + REPAIRED_SUFFIX
-    target = to or default
+    target = to or _named(directory) + REPAIRED_SUFFIX
     try:
         with ProgressBar("reading") as reading, ProgressBar("writing") as writing:
-            outcome = repair(directory, target, write=write, on_progress=reading, on_write=writing)
+            outcome = repair(directory, target, write=write or to is not None, on_progress=reading, on_write=writing)
     except CorruptionError as error:
         print(f"mrecordlog: {directory}: nothing of it can be read: {error}; restore a snapshot", file=sys.stderr)
         return DAMAGE
@@ -132,8 +131,7 @@ def repair(directory: str, write: bool, to: str | None, as_json: bool) -> int:
         facts = _facts(outcome.salvage, target if outcome.written else None)
         print(json.dumps(facts | {"raised": outcome.raised}))
         return DAMAGE if outcome.salvage.damage and not outcome.written else FINE
-    words = ["mrecordlog", "repair", directory, "--apply", *(() if target == default else ("--to", target))]
-    advised = None if outcome.written else shlex.join(words)
+    advised = None if outcome.written else shlex.join(["mrecordlog", "repair", directory, "--apply"])
     sys.stdout.writelines(_report(outcome.salvage, directory, target, advised, outcome.raised))
     return DAMAGE if outcome.salvage.damage and not outcome.written else FINE
 
@@ -168,23 +166,28 @@ def _facts(found: Salvage, written_to: str | None) -> dict[str, object]:
 
 def _report(found: Salvage, directory: str, target: str, advised: str | None, raised: Sequence[str]) -> Iterator[str]:
     """Yield the report. advised: the command that writes the new log; None if it was written."""
-    for damage in found.damage:
-        yield describe(damage) + "\n"
-    if found.torn_bytes:
-        yield f"torn tail: {size(found.torn_bytes)} of an unfinished batch; the next open removes it\n"
+    yield from _lost(found)
     if not found.damage:
         yield f"nothing to repair in {plural(found.segments, 'segment')}\n"
         return
-    for queue in found.queues:
-        yield _queue_line(queue) + "\n"
-    if any(queue.maybe_gone for queue in found.queues):
-        yield MAYBE_GONE
     for name in raised:
         yield f"queue {printable(name)}: removed records are back; its limits were raised to what it holds\n"
     if advised is None:
         yield f"written to {target}; {directory} is unchanged\n"
     else:
         yield f"nothing was written; `{advised}` writes this to {target}\n"
+
+
+def _lost(found: Salvage) -> Iterator[str]:
+    """Yield each damaged place and, if there is any, what is left and what is lost of each queue."""
+    for damage in found.damage:
+        yield describe(damage) + "\n"
+    if found.torn_bytes:
+        yield f"torn tail: {size(found.torn_bytes)} of an unfinished batch; the next open removes it\n"
+    for queue in found.queues if found.damage else ():
+        yield _queue_line(queue) + "\n"
+    if found.damage and any(queue.maybe_gone for queue in found.queues):
+        yield MAYBE_GONE
 
 
 def describe(damage: Damage) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.maintenance.damage import Damage
-from mrecordlog_async.maintenance.salvage import salvage_from
+from mrecordlog_async.maintenance.salvage import Salvage, salvage_from
 from mrecordlog_async.model import RecoveryProgress, RecoveryReport
 from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.storage.directory import LogDirectory
@@ -22,19 +22,25 @@ class Verification:
     Attributes:
         report: what opening the log would report; None if it is damaged.
         error: the error that opening the log would raise; None if the log is intact.
-        damage: every damaged place that could be found, in the order of the log.
+        salvage: every damaged place that could be found, and what is left of each queue; None if the log is intact, or
+            nothing of it can be read. The records in it have positions and no payloads.
         file_bytes: the sizes of the files that *damage* names and that exist.
     """
 
     report: RecoveryReport | None
     error: CorruptionError | None = None
-    damage: list[Damage] = field(default_factory=list)
+    salvage: Salvage | None = None
     file_bytes: dict[str, int] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
         """Return True if no acknowledged data is damaged."""
         return self.error is None
+
+    @property
+    def damage(self) -> list[Damage]:
+        """Return every damaged place that could be found, in the order of the log."""
+        return [] if self.salvage is None else self.salvage.damage
 
 
 def verify(
@@ -65,16 +71,17 @@ def verify(
         with ReadOnlyLog.open(log.path, keep_records=False, on_progress=on_progress, filesystem=log.files) as reader:
             return Verification(reader.recovery_report)
     except CorruptionError as error:
-        damage = _all_damage(log)
-        return Verification(None, error, damage, _file_bytes(log, {place.segment for place in damage if place.bytes}))
+        found = _salvaged(log)
+        damaged = {place.segment for place in found.damage if place.bytes} if found is not None else ()
+        return Verification(None, error, found, _file_bytes(log, damaged))
 
 
-def _all_damage(log: LogDirectory) -> list[Damage]:
-    """List all damage, not only the first damaged place."""
+def _salvaged(log: LogDirectory) -> Salvage | None:
+    """Return all damage, not only the first damaged place, and what is lost; None if nothing can be read."""
     try:
-        return salvage_from(log, keeps_payloads=False).damage
+        return salvage_from(log, keeps_payloads=False)
     except CorruptionError:
-        return []
+        return None
 
 
 def _file_bytes(log: LogDirectory, names: Iterable[str]) -> dict[str, int]:

@@ -366,27 +366,34 @@ def test_copies_with_two_records_at_one_position_are_not_mixed_by_repair(tmp_pat
     assert (refused.code, "files of two copies of the log are mixed" in refused.err) == (1, True)
 
 
-def test_the_advice_writes_what_was_announced(directory: Path, tmp_path: Path) -> None:
-    """Even to a directory that was named: the command that the report advises names it, too."""
+def test_a_target_that_is_named_is_written(directory: Path, tmp_path: Path) -> None:
+    """Even without --apply: somebody who says where to write wants it written."""
     path, offset = frame_of(directory, b"<b30>")
     damage.flip_byte(path, offset)
     target = tmp_path / "elsewhere"
-    advice = mrecordlog("repair", directory, "--to", target).out.splitlines()[-1]
-    assert advice == (
-        f"nothing was written; `mrecordlog repair {directory} --apply --to {target}` writes this to {target}"
-    )
-    assert mrecordlog(*advice.split("`")[1].split()[1:]).code == 0
-    assert target.exists()
+    ran = mrecordlog("repair", directory, "--to", target)
+    assert (ran.code, ran.out.splitlines()[-1]) == (0, f"written to {target}; {directory} is unchanged")
+    assert mrecordlog("verify", target).code == 0
 
 
-def test_the_advice_has_every_option_that_was_given(directory: Path, tmp_path: Path) -> None:
+def test_the_advice_writes_what_was_announced(directory: Path, tmp_path: Path) -> None:
     """A shell reads a name with a space as one word."""
     path, offset = frame_of(directory, b"<b30>")
     damage.flip_byte(path, offset)
-    spaced, target = directory.rename(tmp_path / "my wal"), tmp_path / "else where"
-    command = ["repair", str(spaced), "--to", str(target)]
-    advice = mrecordlog(*command).out.splitlines()[-1]
+    spaced = directory.rename(tmp_path / "my wal")
+    advice = mrecordlog("repair", str(spaced)).out.splitlines()[-1]
     advised = shlex.split(advice.split("`")[1])
-    assert advised == ["mrecordlog", "repair", str(spaced), "--apply", "--to", str(target)]
+    assert advised == ["mrecordlog", "repair", str(spaced), "--apply"]
     assert mrecordlog(*advised[1:]).code == 0
-    assert target.exists()
+    assert (tmp_path / "my wal.repaired").exists()
+
+
+def test_verify_prints_the_report_of_repair(directory: Path) -> None:
+    """Each damaged place, and of each queue what is readable and which positions are lost."""
+    path, offset = frame_of(directory, b"<b30>")
+    damage.flip_byte(path, offset)
+    verified, repaired = mrecordlog("verify", directory), mrecordlog("repair", directory)
+    report = repaired.out.splitlines()[:-1]
+    assert (verified.code, repaired.code) == (3, 3)
+    assert any("missing position 30" in line for line in report)
+    assert [line for line in verified.out.splitlines() if line in report] == report
