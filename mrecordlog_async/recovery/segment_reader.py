@@ -193,7 +193,7 @@ class SegmentReader:
             for queue_id, run, _ in appends or ():
                 _join(joined[queue_id], run)
         for queue in group:  # a segment that was removed meanwhile has truncated some
-            runs = _runs_in(joined.pop(queue.id), queue.first_position)
+            runs = _runs_in(joined[queue.id], queue.first_position)
             yield QueueContents(queue.name, queue.first_position, queue.next_position, runs)
 
     def _appends(self, parts: Iterable[SegmentPart]) -> Iterator[tuple[SegmentPart, list[Append] | None]]:

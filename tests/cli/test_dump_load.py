@@ -51,6 +51,16 @@ def test_dumped_and_loaded_is_the_same(tmp_path: Path, form: list[str]) -> None:
         assert contents(after) == contents(before)
 
 
+def test_a_queue_that_is_named_twice_is_dumped_each_time(tmp_path: Path) -> None:
+    """Small queues are read together: the second time it is named, it has its records as the first time."""
+    directory = build(tmp_path / "wal", three_queues)
+    name = json.loads(mrecordlog("dump", directory).out.splitlines()[1])["queue"]
+    once = mrecordlog("dump", directory, "--queue", name).out
+    twice = mrecordlog("dump", directory, "--queue", name, "--queue", name)
+    assert (twice.code, twice.err) == (0, "")
+    assert twice.out == once.replace('"remaining": 0', '"remaining": 1') + once
+
+
 def test_loading_again_stores_nothing(tmp_path: Path) -> None:
     """The positions in the lines make the second load a repeat."""
     lines = mrecordlog("dump", build(tmp_path / "wal", three_queues)).out

@@ -166,6 +166,14 @@ def test_it_shows_what_a_log_in_memory_shows(directory: Path, seed: int) -> None
                 assert records == list(expected.range(queue, start, stop))
 
 
+def test_the_contents_of_no_queue_are_nothing(directory: Path) -> None:
+    """An empty selection is not the default, which is all queues."""
+    running.build(directory, running.three_queues)
+    with from_the_disk(directory) as log:
+        assert list(log.contents([])) == []
+        assert [found.name for found in log.contents()] == log.list_queues()
+
+
 def test_a_queue_that_does_not_exist_is_named(directory: Path) -> None:
     """The error is that of a log in memory."""
     running.build(directory, running.three_queues)
