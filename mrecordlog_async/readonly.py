@@ -206,7 +206,9 @@ class ReadOnlyLog:
             QueueNotFoundError: No queue has one of these names.
             CorruptionError: A segment is damaged that was not when the log was opened.
         """
-        return self._reader.contents([self.state_of(name) for name in (self.list_queues() if queues is None else queues)])
+        return self._reader.contents(
+            [self.state_of(name) for name in (self.list_queues() if queues is None else queues)]
+        )
 
     def state_of(self, queue: str) -> Queue:
         """Return what the log knows of *queue*, for the tools of this package; raise QueueNotFoundError without one."""

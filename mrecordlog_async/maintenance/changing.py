@@ -77,12 +77,15 @@ async def open_to_change(
     reader = SegmentReader(opened.directory.log, opened.log_id, opened.queues)
 
     async def count(queue: str) -> int:
-        found = opened.queues.get(queue)
-        if found is None:
-            return 0
-        for left in (await asyncio.wrap_future(thread.submit(reader.left_of, (found,)))).values():
-            position_store(found).recount(*left)
-        return found.records
+        while (found := opened.queues.get(queue)) is not None:
+            first = found.first_position
+            counted = await asyncio.wrap_future(thread.submit(reader.left_of, (found,)))
+            if opened.queues.get(queue) is found and found.first_position == first:
+                for left in counted.values():
+                    position_store(found).recount(*left)
+                return found.records
+            # It was truncated meanwhile, for example by its max_age: another place is the oldest now.
+        return 0
 
     log = MultiRecordLog(Engine(opened, thread, options))
     log.inspection.keep_unclosed()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from typing import NamedTuple
 
 from mrecordlog_async.errors import CorruptionError
@@ -140,7 +140,8 @@ class SegmentReader:
         """
         cut = {queue.id: queue for queue in queues if position_store(queue).is_cut()}
         found = {queue_id: Left(queue.first_position, 0, 0) for queue_id, queue in cut.items()}
-        parts = parts_of({queue_id: Bounded((next(position_store(each).places()),)) for queue_id, each in cut.items()})
+        oldest = {queue_id: Bounded(islice(position_store(queue).places(), 1)) for queue_id, queue in cut.items()}
+        parts = parts_of(oldest)
         for part, appends in self._appends(parts):
             if appends is None:
                 for queue_id in part.wanted:

@@ -113,6 +113,29 @@ async def test_limits_count_what_a_truncate_left(directory: Path) -> None:
             await log.configure_queue("q", QueueOptions(max_bytes=8))
 
 
+@pytest.mark.parametrize("position", [205, 399])
+@pytest.mark.parametrize("steps", range(4))
+async def test_a_truncate_while_a_queue_is_counted_is_counted(
+    directory: Path, position: int, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An age may remove records at any moment: what was read of a place says nothing about the one after it."""
+    monkeypatch.setattr(positions, "PLACE_RECORDS", 50)
+    async with MultiRecordLog.open(directory) as log:
+        await log.create_queue("a")
+        for first in range(0, 400, 20):
+            await log.append_records("a", first, [b"record"] * 20)
+        await log.truncate("a", 5)
+    opened = await open_to_change(directory)
+    async with opened.log as log:
+        truncated = asyncio.ensure_future(log.truncate("a", position))
+        for _ in range(steps):
+            await asyncio.sleep(0)  # the count begins before the truncate does, and at each of its steps
+        await opened.count("a")
+        await truncated
+        assert await opened.count("a") == 399 - position
+        assert log.queue_summary("a").bytes == (399 - position) * len(b"record")
+
+
 async def test_a_log_that_was_not_closed_stays_so(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even if the open fails after recovery: the next open of its service must see that it was not closed."""
     async with MultiRecordLog.open(directory) as log:
