@@ -55,8 +55,8 @@ def test_a_queue_that_is_named_twice_is_dumped_each_time(tmp_path: Path) -> None
     """Small queues are read together: the second time it is named, it has its records as the first time."""
     directory = build(tmp_path / "wal", three_queues)
     name = json.loads(mrecordlog("dump", directory).out.splitlines()[1])["queue"]
-    once = mrecordlog("dump", directory, "--queue", name).out
-    twice = mrecordlog("dump", directory, "--queue", name, "--queue", name)
+    once = mrecordlog("dump", directory, name).out
+    twice = mrecordlog("dump", directory, name, name)
     assert (twice.code, twice.err) == (0, "")
     assert twice.out == once.replace('"remaining": 0', '"remaining": 1') + once
 
