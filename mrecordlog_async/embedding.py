@@ -365,7 +365,9 @@ async def _opened(opening: OpeningLog) -> MultiRecordLog:
 
     def stop(number: int) -> None:
         came.append(number)
-        task.cancel()
+        # A turn later, because the loop's own handler of the signal comes first then: that of aiohttp ends the loop,
+        # which must not be in the turn in which the application ends.
+        task.get_loop().call_soon(task.cancel)
 
     with on_stop_signal(stop):
         try:

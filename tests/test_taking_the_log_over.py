@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import http.client
 import logging
+import selectors
 import signal
 import subprocess
 import sys
 import threading
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -129,6 +130,34 @@ def test_a_signal_ends_the_wait_at_once(directory: Path, program: str, number: i
             assert process.returncode == (-number if number == signal.SIGTERM else 3)
         else:
             assert process.returncode == 0
+        assert holder.process.poll() is None
+
+
+class LateSignals(selectors.DefaultSelector):
+    """Has SIGTERM come once *is_due*, after the loop has looked what there is and before it acts."""
+
+    def __init__(self, is_due: Callable[[], bool]) -> None:
+        super().__init__()
+        self._is_due = is_due
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(None if timeout is None else min(timeout, 0.01))
+        if self._is_due():
+            self._is_due = lambda: False
+            signal.raise_signal(signal.SIGTERM)
+        return ready
+
+
+def test_a_signal_between_two_turns_of_the_loop_ends_the_wait(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The application ends before aiohttp hears of the signal: an error in its place was a traceback."""
+    app = web.Application()
+    setup(app, directory, lock_seconds=1e6)
+    with Holder(directory) as holder:
+        loop = asyncio.SelectorEventLoop(LateSignals(lambda: WAITS in caplog.text))
+        web.run_app(app, port=free_port(), print=None, loop=loop)
+        assert WAITS in caplog.text
         assert holder.process.poll() is None
 
 
