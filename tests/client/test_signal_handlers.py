@@ -154,12 +154,11 @@ def test_a_call_that_was_interrupted_before_its_response_takes_nothing(
     client.append_records("q", None, [b"%d" % number for number in range(9)])
     tail = client.tail("q")
 
-    async def send_and_raise(self: blocking_transport._SocketConnection, request: Sequence[bytes], *_: Any) -> None:
-        self._plug.sendall(b"".join(request))
+    def interrupted(*_: object) -> None:
         raise Interrupted
 
     with monkeypatch.context() as patched:
-        patched.setattr(blocking_transport._SocketConnection, "exchange", send_and_raise)
+        patched.setattr(blocking_transport._SocketConnection, "_receive", interrupted)
         for _ in range(2):
             with pytest.raises(Interrupted):
                 tail.batch(max_records=2)
