@@ -53,11 +53,14 @@ def kill_one(directory: str, life: int, seconds: float, reported: Reported) -> f
     """Start a writer, kill it after *seconds*, and note what it reported; return how long it took to open the log."""
     begun = time.monotonic()
     command = [sys.executable, __file__, "write", directory, str(life)]
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # Ctrl-C waits until the writer is known
     # A session of its own: Ctrl-C is for this process alone.
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as writer:
-        assert writer.stdout is not None
-        killer = Timer(seconds, writer.kill)
+    writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    killer = Timer(seconds, writer.kill)
+    with writer:
         try:
+            assert writer.stdout is not None
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             writer.stdout.readline()
             opened = time.monotonic() - begun
             killer.start()

@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib import import_module
 from typing import Any
 
 import click
@@ -89,7 +88,8 @@ class Commands(click.Group):
         """Import the command."""
         if name not in COMMANDS:
             return None
-        module = import_module(f"mrecordlog_async.cli.{COMMANDS[name][0]}")
+        # Not `import_module`, which Ctrl-C would interrupt.
+        module = __import__(f"mrecordlog_async.cli.{COMMANDS[name][0]}", fromlist=[name])
         found: click.Command = getattr(module, name)
         return found
 

@@ -31,8 +31,8 @@ The traceback is Python's. A second Ctrl-C interrupts its printing, or how Pytho
 lines in one of 150 scripts that import nothing of ours.
 """
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-IMPORTING = "_asyncio."
-"""A file that is loaded while the modules of a command are imported."""
+IMPORTING = "_socket."
+"""A file that is loaded while the modules of any program are imported."""
 
 
 class Program(NamedTuple):
@@ -170,9 +170,9 @@ def _ended(
         ) as process,
     ):
         try:
-            while process.poll() is None and not (
-                ready in output.read_text() if when == "it works" else _has_loaded(process.pid, IMPORTING)
-            ):
+            while process.poll() is None and ready not in output.read_text():
+                if when == "it is imported" and _has_loaded(process.pid, IMPORTING):
+                    break
                 time.sleep(0.001)
             before = output.read_text()
             for number in signals:

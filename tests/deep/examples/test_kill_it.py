@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,6 +43,24 @@ def test_ctrl_c_ends_it_with_the_verdict_so_far() -> None:
     printed, errors = process.communicate(timeout=TIMEOUT_SECONDS)
     assert (process.returncode, errors) == (0, "")
     assert printed.splitlines()[-1].startswith("promise kept: killed ")
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_ctrl_c_while_a_writer_starts_leaves_no_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process exists, and nobody knows of it yet."""
+    program, start, started = load_program(EXAMPLES / "kill_it.py"), subprocess.Popen, list[subprocess.Popen[str]]()
+
+    def interrupted(*args: Any, **kwargs: Any) -> subprocess.Popen[str]:
+        started.append(start(*args, **kwargs))
+        signal.raise_signal(signal.SIGINT)
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    try:
+        assert program.kill_it(600, str(tmp_path / "wal")) == 0
+        assert [each.poll() for each in started] == [-signal.SIGKILL]
+    finally:
+        started[0].kill()
 
 
 def test_a_writer_that_ends_by_itself_is_no_kill(tmp_path: Path) -> None:
