@@ -1,43 +1,47 @@
 """`python -m mrecordlog_async` is `mrecordlog`."""
 
-import builtins
 import signal
 import sys
-from collections.abc import Callable
-from typing import Any
+from types import FrameType
 
 
 def run() -> int:
     """Run the command line. Ctrl-C ends it quietly, even while its modules are imported."""
     expected = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not in the background of a shell
-    if expected and hasattr(signal, "pthread_sigmask"):  # not on Windows
-        builtins.__import__ = _uninterrupted(builtins.__import__)
+    if expected:
+        signal.signal(signal.SIGINT, _interrupt_once)
+        if hasattr(signal, "setitimer"):  # not on Windows
+            signal.signal(signal.SIGALRM, signal.default_int_handler)
+            sys.unraisablehook = _interrupt_again
     try:
         from mrecordlog_async.cli.main import main
 
+        if expected:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         return main()
     except KeyboardInterrupt:
-        return 130  # cli.errors.INTERRUPTED, which may not be imported yet
+        return 130  # cli.exit_codes.INTERRUPTED, which may not be imported yet
     finally:
-        if expected:  # leave the next one to the system: Python prints a traceback if it interrupts how threads end
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if expected:
+            _end_at_once()
 
 
-def _uninterrupted(importing: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an import that Ctrl-C does not interrupt, but waits for.
+def _interrupt_once(number: int, frame: FrameType | None) -> None:
+    _end_at_once()
+    raise KeyboardInterrupt
 
-    Commands import what they need when they run. Python frees the lock of each module in a callback: an interrupt
-    there is printed as an ignored exception, and lost.
-    """
 
-    def whole(*args: Any, **kwargs: Any) -> Any:
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            return importing(*args, **kwargs)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+def _interrupt_again(lost: "sys.UnraisableHookArgs", /) -> None:
+    """Interrupt a little later what has lost an interrupt, as when Python frees the lock of a module it imported."""
+    if issubclass(lost.exc_type, KeyboardInterrupt):
+        signal.setitimer(signal.ITIMER_REAL, 0.005)
+    else:
+        sys.__unraisablehook__(lost)
 
-    return whole
+
+def _end_at_once() -> None:
+    """Leave the next Ctrl-C to the system: Python prints a traceback if one interrupts how it ends its threads."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 import click
@@ -88,8 +89,7 @@ class Commands(click.Group):
         """Import the command."""
         if name not in COMMANDS:
             return None
-        # Not `import_module`, which Ctrl-C would interrupt.
-        module = __import__(f"mrecordlog_async.cli.{COMMANDS[name][0]}", fromlist=[name])
+        module = import_module(f"mrecordlog_async.cli.{COMMANDS[name][0]}")
         found: click.Command = getattr(module, name)
         return found
 

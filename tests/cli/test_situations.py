@@ -266,6 +266,29 @@ def test_ctrl_c_during_imports_is_no_traceback(tmp_path: Path, started: list[str
     assert process.returncode == INTERRUPTED
 
 
+LOSING = """
+import signal, time, weakref
+
+class Freed: pass
+
+freed = Freed()
+kept = weakref.ref(freed, lambda _: signal.raise_signal(signal.SIGINT))
+del freed
+while True:
+    time.sleep(1)
+"""
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_a_ctrl_c_that_python_loses_comes_again(tmp_path: Path) -> None:
+    """It cannot raise in a callback of a weak reference, such as that which frees the lock of an imported module."""
+    (tmp_path / "click.py").write_text(LOSING)  # takes the place of the real module
+    command = [sys.executable, "-m", "mrecordlog_async", "ls", str(tmp_path / "wal")]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (INTERRUPTED, b"")
+
+
 @pytest.mark.parametrize(
     "command", [("cat", "DIR", "orders"), ("dump", "DIR"), ("ls", "DIR"), ("top", "DIR", "--once")]
 )
