@@ -142,8 +142,8 @@ def test_nothing_is_said_at_the_end_by_a_signal(
 ) -> None:
     """Early and late, once and twice. Only a script that does not expect Ctrl-C gets the traceback of Python."""
     program, random = APPLICATIONS[name], Random(f"{name} {number} {when}")
-    # At a second Ctrl-C uvicorn gives up, and prints where the lifespan was cancelled. asyncio.run has it raise wherever
-    # the loop is, which may lose a wake-up: a task then waits for ever, in its TaskGroup as well.
+    # At a second Ctrl-C uvicorn gives up, and prints where the lifespan was cancelled. asyncio.run has it raise
+    # wherever the loop is, which may lose a wake-up: a task then waits for ever, in its TaskGroup as well.
     is_of_others = number == signal.SIGINT and not {"uvicorn", CLIENT, LIBRARY}.isdisjoint(program.arguments)
     for times in (1,) if is_of_others else (1, 2):
         work = tmp_path / f"{times}"
