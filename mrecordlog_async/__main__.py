@@ -20,7 +20,7 @@ def run() -> int:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         return main()
     except KeyboardInterrupt:
-        return 130  # cli.exit_codes.INTERRUPTED, which may not be imported yet
+        return 130  # cli.errors.INTERRUPTED, which may not be imported yet
     finally:
         if expected:
             _end_at_once()

@@ -1,4 +1,4 @@
-"""What completes a line of a shell: scripts for bash, zsh and fish, and what they ask.
+"""Completion in a shell: the scripts for bash, zsh and fish, and what they call.
 
 click finds the argument at the cursor. The scripts for bash and fish are ours: bash ends a word at the colons of a URL
 or of a queue's name, and click's script for fish cuts a name at a comma.
@@ -88,7 +88,7 @@ def completion(shell: str) -> int:
 
 
 def complete(cli: click.Group, asked: str) -> None:
-    """Print what can stand in place of the last word; a path is left to bash and fish, which complete it themselves."""
+    """Print the candidates for the last word; paths are left to bash and fish, which complete them themselves."""
     shell = asked.partition("_")[0]
     given: dict[str, Any] = {}
     found = SCRIPTS[shell](cli, {"obj": given}, "mrecordlog", VARIABLE)

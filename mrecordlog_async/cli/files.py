@@ -127,13 +127,14 @@ def repair(directory: str, write: bool, to: str | None, as_json: bool) -> int:
     except CorruptionError as error:
         print(f"mrecordlog: {directory}: nothing of it can be read: {error}; restore a snapshot", file=sys.stderr)
         return DAMAGE
+    code = DAMAGE if outcome.salvage.damage and not outcome.written else FINE
     if as_json:
         facts = _facts(outcome.salvage, target if outcome.written else None)
         print(json.dumps(facts | {"raised": outcome.raised}))
-        return DAMAGE if outcome.salvage.damage and not outcome.written else FINE
+        return code
     advised = None if outcome.written else shlex.join(["mrecordlog", "repair", directory, "--apply"])
     sys.stdout.writelines(_report(outcome.salvage, directory, target, advised, outcome.raised))
-    return DAMAGE if outcome.salvage.damage and not outcome.written else FINE
+    return code
 
 
 def _named(directory: str) -> str:

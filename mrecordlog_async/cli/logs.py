@@ -23,12 +23,13 @@ from mrecordlog_async.names import has_control_characters
 
 if TYPE_CHECKING:
     from mrecordlog_async.client.client import RecordLogClient
+    from mrecordlog_async.maintenance.changing import Changing
     from mrecordlog_async.protocol.calls import ServiceCall
     from mrecordlog_async.readonly import ReadOnlyLog
 
 T = TypeVar("T")
 Run = Callable[..., int]
-"""What a command does; it returns the exit code."""
+"""The function of a command, which returns the exit code."""
 
 RETRY_SECONDS = 2.0
 """Short, because a person is waiting to know whether the service is running."""
@@ -87,14 +88,18 @@ class Log(NamedTuple):
             async with self.connect(WRITE_RETRY_SECONDS) as client:
                 yield client
             return
-        from mrecordlog_async.maintenance.changing import open_to_change
-
-        with ProgressBar("reading") as progress:
-            opened = await open_to_change(self.place, create=create, on_progress=progress)
+        opened = await self.changing(create=create)
         async with opened.log as log:
             if limits_of is not None:
                 await opened.count(limits_of)
             yield log
+
+    async def changing(self, *, create: bool = False) -> Changing:
+        """Open the log in the directory with its lock but without its records, with progress."""
+        from mrecordlog_async.maintenance.changing import open_to_change
+
+        with ProgressBar("reading") as progress:
+            return await open_to_change(self.place, create=create, on_progress=progress)
 
 
 def connect_to(url: str, token: str | None, retry_seconds: float) -> RecordLogClient:

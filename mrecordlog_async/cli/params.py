@@ -1,4 +1,4 @@
-"""What commands take: values with their units, LOG, and the shape of every command.
+"""Parameters of commands: values with their units, LOG, and the shape of every command.
 
 A command is a function below `command()`; its docstring is its help. It imports what it needs when it runs, because
 `mrecordlog --help`, a typing error and each Tab press import the module of a command and nothing else.
@@ -75,7 +75,7 @@ class Argument(click.Argument):
         return self.make_metavar(ctx), self._help
 
 
-class Command(click.Command):
+class CliCommand(click.Command):
     """A command: its usage names the arguments first, and its errors say what to write instead.
 
     takes_no_more: what to say of an argument after the last one.
@@ -138,7 +138,7 @@ class Command(click.Command):
                     formatter.write_dl(rows)
 
 
-command = partial(click.command, cls=Command)
+command = partial(click.command, cls=CliCommand)
 argument = partial(click.argument, cls=Argument)
 
 

@@ -26,7 +26,7 @@ from mrecordlog_async.cli.params import (
     command,
     read_start,
 )
-from mrecordlog_async.cli.text import ProgressBar, columns, plural, printable, size
+from mrecordlog_async.cli.text import columns, plural, printable, size
 from mrecordlog_async.options import QUEUE_CHOICES, QUEUE_OPTIONS, OptionFacts, QueueOptions
 from mrecordlog_async.quantities import age, span
 
@@ -219,7 +219,7 @@ def truncate(log: Log, queue: str, position: int, past_consumers: bool) -> int:
     if log.is_service:
         dropped = asyncio.run(_truncate_service(log, queue, position, past_consumers))
     else:
-        dropped = asyncio.run(_truncate_directory(log.place, queue, position, past_consumers))
+        dropped = asyncio.run(_truncate_directory(log, queue, position, past_consumers))
     print(f"{queue}: {plural(dropped, 'record')} removed")
     return FINE
 
@@ -229,13 +229,10 @@ async def _truncate_service(log: Log, queue: str, position: int, past_consumers:
         return await client.truncate(queue, position, past_consumers=past_consumers)
 
 
-async def _truncate_directory(directory: str, queue: str, position: int, past_consumers: bool) -> int:
-    from mrecordlog_async.maintenance.changing import open_to_change
-
-    with ProgressBar("reading") as progress:
-        opened = await open_to_change(directory, on_progress=progress)
-    async with opened.log as log:
-        next_position = log.next_position(queue)
+async def _truncate_directory(log: Log, queue: str, position: int, past_consumers: bool) -> int:
+    opened = await log.changing()
+    async with opened.log as target:
+        next_position = target.next_position(queue)
         if position >= next_position:
             # The log would skip the positions in between; from a shell it is a typing error.
             raise UsageError(

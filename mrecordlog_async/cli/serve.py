@@ -343,7 +343,7 @@ def _fields(facts: Mapping[str, object], message: str) -> Iterator[str]:
 def _says(message: str, name: str, value: str | float) -> bool:
     """Return whether *message* contains *value*; a number only next to a word of its name, or to its unit.
 
-    The same number may stand there for something else.
+    The same number may mean something else there.
     """
     if isinstance(value, str):
         return value in message

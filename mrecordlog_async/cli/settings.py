@@ -311,22 +311,19 @@ _BY_NAME = {setting.name: setting for setting in SETTINGS}
 class SettingOption(click.Option):
     """The option of a setting. A rare one is not read from the command line, but from its variable and the file."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, names: Sequence[str], setting: Setting) -> None:
         self.setting = setting
         self.elsewhere = f"set {setting.variable}, or {setting.name} in the file of --config" if setting.is_rare else ""
         shown = f" (default: {setting.default})" if setting.default and setting.metavar else ""
         help = setting.help[0].upper() + setting.help[1:] + shown + "."
         if setting.read is bool:
-            names, is_on = [f"{setting.flag}/--no-{setting.flag[2:]}"], setting.default == "true"
-            super().__init__(names, default=is_on, envvar=setting.variable, help=help)
+            super().__init__(names, default=setting.default == "true", envvar=setting.variable, help=help)
             return
         kind: Any = Value(setting.metavar, setting.read, setting.words)
         if setting.read is str and setting.words:
             kind = click.Choice(setting.words)
         default, metavar = setting.default or None, setting.metavar
-        super().__init__(
-            [setting.flag], type=kind, metavar=metavar, default=default, envvar=setting.variable, help=help
-        )
+        super().__init__(names, type=kind, metavar=metavar, default=default, envvar=setting.variable, help=help)
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
         """Let the command line have the option, unless it is rare."""
@@ -339,24 +336,24 @@ class SettingOption(click.Option):
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
         """Return its variable, unless it is one of Kubernetes."""
-        return None if self.setting.variable in of_kubernetes() else super().resolve_envvar_value(ctx)
+        text = super().resolve_envvar_value(ctx)
+        return None if text is None or self.setting.variable in of_kubernetes() else text
 
 
 def takes_settings(run: Callable[..., int]) -> Callable[..., int]:
     """Give a command each setting, and --config."""
-    params: list[click.Parameter] = getattr(run, "__click_params__", [])
-    config = click.Option(
-        ["--config"],
+    for setting in reversed(SETTINGS):
+        names = f"{setting.flag}/--no-{setting.flag[2:]}" if setting.read is bool else setting.flag
+        run = click.option(names, cls=SettingOption, setting=setting)(run)
+    return click.option(
+        "--config",
         type=Value("FILE", path_of),
         envvar=f"{PREFIX}CONFIG",
         is_eager=True,
         expose_value=False,
         callback=_use_file,
         help="TOML file of settings (default: MRECORDLOG_CONFIG).",
-    )
-    params += [*map(SettingOption, reversed(SETTINGS)), config]
-    run.__click_params__ = params  # type: ignore[attr-defined]  # where click's own decorators keep them
-    return run
+    )(run)
 
 
 def _use_file(ctx: click.Context, _: click.Parameter, path: str | None) -> None:

@@ -60,7 +60,7 @@ class QueueContents(NamedTuple):
     runs: Iterable[Run]
 
 
-class Left(NamedTuple):
+class Remainder(NamedTuple):
     """What a truncate left of a place: the position of its first record, how many there are, and their bytes."""
 
     first_position: int
@@ -131,7 +131,7 @@ class SegmentReader:
             if (queue := self._queues.by_id(queue_id)) is not None:
                 position_store(queue).recount(*left)
 
-    def left_of(self, queues: Iterable[Queue]) -> dict[int, Left]:
+    def left_of(self, queues: Iterable[Queue]) -> dict[int, Remainder]:
         """Return what `count` notes, by the ids of the queues with a place that was cut. Changes nothing with the lock.
 
         Raises:
@@ -139,7 +139,7 @@ class SegmentReader:
             CorruptionError: A segment is damaged that was not then.
         """
         cut = {queue.id: queue for queue in queues if position_store(queue).is_cut()}
-        found = {queue_id: Left(queue.first_position, 0, 0) for queue_id, queue in cut.items()}
+        found = {queue_id: Remainder(queue.first_position, 0, 0) for queue_id, queue in cut.items()}
         oldest = {queue_id: Bounded(islice(position_store(queue).places(), 1)) for queue_id, queue in cut.items()}
         parts = parts_of(oldest)
         for part, appends in self._appends(parts):
@@ -153,7 +153,7 @@ class SegmentReader:
                     left = run.cut(queue.first_position, run.next_position)
                     first, records, size = found[queue_id]
                     first = first if records else left.first_position
-                    found[queue_id] = Left(first, records + left.record_count, size + len(left.payload))
+                    found[queue_id] = Remainder(first, records + left.record_count, size + len(left.payload))
         return found
 
     # Records.

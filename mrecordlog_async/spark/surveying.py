@@ -89,7 +89,7 @@ class Surveyor:
         is_outdated: Something changed during the last look: another one is needed to know whether a run has ended.
         failures: The last failure of each server.
         batches: How many batches were taken.
-        first_wait_seconds: How long the first look waits for servers; None for `FIRST_WAIT_SECONDS`.
+        first_wait_seconds: How long the first look waits for servers.
         before_release: Called before anything is truncated or acknowledged.
     """
 
@@ -108,7 +108,7 @@ class Surveyor:
         self.before_release: Callable[[], None] = lambda: None
         self._has_begun = self.is_outdated = False
         self.batches = 0
-        self.first_wait_seconds: float | None = None
+        self.first_wait_seconds = FIRST_WAIT_SECONDS
         self._waits_since: float | None = None
 
     def look(self, state: DrainState) -> tuple[dict[str, Survey], dict[str, str]]:
@@ -122,7 +122,7 @@ class Surveyor:
         shares = self._shares()
         asked = {name: each.asked(state, self._wish(shares[name]), now) for name, each in self.threads.items()}
         waited = [job for name, job in asked.items() if job is not None and not self.threads[name].is_late]
-        wait(waited, self._first_wait_seconds if not self._has_begun else WAIT_SECONDS)
+        wait(waited, self.first_wait_seconds if not self._has_begun else WAIT_SECONDS)
         found, down = dict[str, Survey](), dict[str, str]()
         for name, error in self._servers.unfound.items():
             down[name], self.failures[name] = error.reason, error
@@ -140,10 +140,6 @@ class Surveyor:
         for name, error in self.vanished(state, found).items():
             down[name], self.failures[name] = error.reason, error
         return found, down
-
-    @property
-    def _first_wait_seconds(self) -> float:
-        return FIRST_WAIT_SECONDS if self.first_wait_seconds is None else self.first_wait_seconds
 
     def vanished(self, state: DrainState, found: Mapping[str, Survey]) -> dict[str, ServerDownError]:
         """Return the servers that have no address any more: their DNS names had them in an earlier run."""
@@ -268,7 +264,7 @@ class Surveyor:
 
     def finish(self) -> None:
         """Wait for what is being truncated or acknowledged. Raises ConsumerNotOursError."""
-        self._look_at_releases(self._releasing, self._first_wait_seconds)
+        self._look_at_releases(self._releasing, self.first_wait_seconds)
 
     def _look_at_releases(self, jobs: Iterable[Future[None]], seconds: float) -> None:
         """Wait for *jobs* and raise what a release raised, including one that an earlier call did not wait for."""

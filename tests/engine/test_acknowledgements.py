@@ -20,6 +20,7 @@ from mrecordlog_async import (
 )
 from mrecordlog_async.engine.readers.acknowledgements import WAITS_PER_TURN
 from tests.cached_files import FailingSyncs
+from tests.engine import in_flight
 
 
 async def waits(log: MultiRecordLog, *positions: int, consumer: str = "c") -> list[asyncio.Task[None]]:
@@ -83,8 +84,7 @@ async def test_an_acknowledgement_counts_although_its_caller_left(ten: MultiReco
     async with ten.consumer("t", "c") as consumer:
         (task,) = await waits(ten, 4)
         call = asyncio.create_task(consumer.acknowledge(4))
-        while not ten._engine.writer._in_flight:
-            await asyncio.sleep(0)
+        await in_flight.begun(ten)
         call.cancel()
         await task
         assert ten.consumers("t")["c"].position == 5

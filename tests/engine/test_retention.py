@@ -22,6 +22,7 @@ from mrecordlog_async.model import TICK_NS
 from mrecordlog_async.support.clock import Clock
 from tests.cached_files import FailingSyncs
 from tests.clocks import opening
+from tests.engine import in_flight
 
 NS = 1_000_000_000
 AGE = 100.0
@@ -475,8 +476,7 @@ async def test_an_age_whose_call_was_cancelled_counts_too(directory: Path, clock
         await log.append("q", b"0")
         clocks.pass_by(AGE + 1)
         call = asyncio.ensure_future(log.configure_queue("q", QueueOptions(max_age=AGE)))
-        while not log._engine.writer._in_flight:
-            await asyncio.sleep(0)
+        await in_flight.begun(log)
         call.cancel()
         async with asyncio.timeout(60):
             while positions(log):

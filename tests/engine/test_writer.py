@@ -27,6 +27,7 @@ from mrecordlog_async.engine.commit.journal import Journal
 from mrecordlog_async.engine.commit.parts import Parts
 from mrecordlog_async.engine.commit.writer import Writer
 from tests.cached_files import CachedFiles, HangingDisk
+from tests.engine import in_flight
 from tests.faults import sizes
 from tests.faults.disk import Disk
 from tests.faults.driver import DIRECTORY, Run, repeatable
@@ -181,8 +182,7 @@ async def test_what_is_handed_over_twice_stays_before_later_calls(directory: Pat
         await asleep(log)
         os.link(directory / f"wal-{log._engine.opened.journal.end.segment:020}", directory.parent / "copy")
         first = log.append_soon("q", b"a")
-        while not log._engine.writer._in_flight:
-            await asyncio.sleep(0)
+        await in_flight.begun(log)
         later = [log.append_soon("q", b"b"), log.append_soon("q", b"c")]
         assert await asyncio.gather(first, *later) == [0, 1, 2]
     assert await stored(directory) == (0, [b"a", b"b", b"c"])
@@ -209,8 +209,7 @@ async def test_calls_made_meanwhile_wait_for_the_batch_in_flight(directory: Path
         await log.create_queue("q")
         await asleep(log)
         first = asyncio.create_task(log.append_record("q", None, b"x"))
-        while not log._engine.writer._in_flight:
-            await asyncio.sleep(0)
+        await in_flight.begun(log)
         assert log.inspection.pending_records == 1
         rest = [log.append_record("q", 1, b"y"), log.truncate("q", 0), log.append_record("q", None, b"z")]
         assert await asyncio.gather(first, *rest) == [0, 1, 1, 2]
@@ -223,8 +222,7 @@ async def test_close_waits_for_the_batch_in_flight(directory: Path) -> None:
     await log.create_queue("q")
     await asleep(log)
     appended = asyncio.create_task(log.append_record("q", None, b"x"))
-    while not log._engine.writer._in_flight:
-        await asyncio.sleep(0)
+    await in_flight.begun(log)
     await log.close()
     assert await appended == 0
     assert await stored(directory) == (0, [b"x"])
@@ -236,8 +234,7 @@ async def test_cancelled_caller_does_not_withdraw_what_is_in_flight(directory: P
         await log.create_queue("q")
         await asleep(log)
         appended = asyncio.create_task(log.append_record("q", None, b"x"))
-        while not log._engine.writer._in_flight:
-            await asyncio.sleep(0)
+        await in_flight.begun(log)
         appended.cancel()
         assert await log.append_record("q", None, b"y") == 1
     assert await stored(directory) == (0, [b"x", b"y"])
@@ -251,14 +248,7 @@ async def test_failed_sync_fails_the_log(directory: Path) -> None:
     await log.append_record("q", None, b"x")
     await asleep(log)
     disk.error = OSError(5, "the disk failed")
-    in_flight = asyncio.create_task(log.append_record("q", None, b"y"))
-    while not log._engine.writer._in_flight:
-        await asyncio.sleep(0)
-    waiting = asyncio.create_task(log.append_record("q", None, b"z"))
-    unknown, never = await asyncio.gather(in_flight, waiting, return_exceptions=True)
-    assert isinstance(unknown, LogFailedError)
-    assert isinstance(never, LogFailedError)
-    assert (unknown.written, never.written) == ("unknown", "no")
+    await in_flight.failed(log, b"y", b"z")
     assert log.state is LogState.FAILED
     assert log.inspection.pending_records == 0
     assert [payload for _, payload in log.range("q")] == [b"x"]
@@ -312,8 +302,7 @@ def test_loop_that_ends_refuses_the_batch_in_flight(directory: Path) -> None:
         disk.goes_on.clear()
         future = log.append_soon("q", b"x")
         future.add_done_callback(end)
-        while not log._engine.writer._in_flight:
-            await asyncio.sleep(0)
+        await in_flight.begun(log)
 
     asyncio.run(leave())
     assert len(found) == 1

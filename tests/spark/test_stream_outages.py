@@ -55,11 +55,8 @@ def starting(service: ThreadedService) -> Callable[[float], None]:
 
 
 @pytest.mark.parametrize("broken", ["hangs", "trickles", "502", "half", "page", "404"])
-def test_a_server_that_responds_badly_delays_no_other(
-    new_service: NewService, broken: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_responds_badly_delays_no_other(new_service: NewService, broken: str) -> None:
     """It is waited for once, for a limited time, and left out while it does not respond."""
-    monkeypatch.setattr(surveying, "FIRST_WAIT_SECONDS", 1.0)
     healthy = new_service()
     healthy.append("q", numbered("q", 0, 3))
     with misbehaving(broken) as (url, _):

@@ -31,6 +31,7 @@ from mrecordlog_async.engine.commit import upkeep
 from mrecordlog_async.engine.commit.journal import Journal
 from mrecordlog_async.engine.commit.thread import ThreadProgress, _Write
 from tests.compiled.jobs_core import COMPILER, CoreJobs, build, reset
+from tests.engine import in_flight
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="they are Linux's"),
@@ -190,15 +191,7 @@ async def test_failed_write_fails_the_log(directory: Path, core: Core) -> None:
     """The caller in flight learns that its record may be stored, later ones that nothing was; reads go on."""
     log = await opened(directory)
     core.script(-errno.EIO)
-    in_flight = asyncio.create_task(log.append_record("q", None, b"x"))
-    while not log._engine.writer._in_flight:
-        await asyncio.sleep(0)
-    waiting = asyncio.create_task(log.append_record("q", None, b"y"))
-    unknown, never = await asyncio.gather(in_flight, waiting, return_exceptions=True)
-    assert isinstance(unknown, LogFailedError)
-    assert isinstance(never, LogFailedError)
-    assert (unknown.written, never.written) == ("unknown", "no")
-    assert "Input/output error" in unknown.cause
+    assert "Input/output error" in (await in_flight.failed(log, b"x", b"y")).cause
     assert core.written() == 1
     assert log.state is LogState.FAILED
     assert [payload for _, payload in log.range("q")] == [b"first"]
@@ -460,8 +453,7 @@ async def test_small_batch_does_not_overtake_a_job_of_the_logs_thread(directory:
     done = log._engine.thread.submit(job)
     runs.wait(20)
     future = log.append_soon("q", b"x")
-    while not log._engine.writer._in_flight:
-        await asyncio.sleep(0)
+    await in_flight.begun(log)
     goes_on.set()
     assert await future == 1
     assert done.done()
